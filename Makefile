@@ -1,0 +1,34 @@
+# Two commands matter: `make tour` (the main job) and `make test`. Each makes the environment first.
+PYTHON ?= python3
+ENV    := .venv
+BIN    := $(ENV)/bin
+READY  := $(ENV)/.ready
+
+.PHONY: tour test lint types format clean
+
+tour: $(READY)
+	$(BIN)/shoal tour
+
+test: $(READY) lint types
+	$(BIN)/python -m pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The environment is made anew only when what it is made from has changed.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "shoal needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(ENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(ENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,137 @@
+"""A theorem confronted with a run: what it assumes, what it concludes, and the verdict."""
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal._typing import Array, Float
+
+RTOL = 1e-9
+"""Relative distance below which float64 does not decide a comparison of bounds."""
+
+
+class Inequality(NamedTuple):
+    """The claim ``lhs <= rhs``, elementwise.
+
+    ``resolution`` is the absolute rounding level of the two sides (e.g. of a risk near zero).
+    """
+
+    lhs: Float[Array, "..."]
+    rhs: Float[Array, "..."]
+    resolution: Float[Array, "..."] | float = 0.0
+
+
+class Certificate(NamedTuple):
+    """A theorem confronted with a run: what it assumes, and what it concludes.
+
+    The rates are shares of the risk lost per step (per unit of time for a flow), the theorem's
+    guarantee and what the run did.
+    """
+
+    hypotheses: dict[str, Inequality]
+    conclusions: dict[str, Inequality]
+    constants: dict[str, Any]
+    predicted_rate: Float[Array, ""] | float
+    measured_rate: Float[Array, ""] | float
+
+
+class Verdict(StrEnum):
+    """The four outcomes of a certificate."""
+
+    HOLDS = "holds"
+    VIOLATED = "violated"
+    NOT_APPLICABLE = "not applicable"
+    UNRESOLVED = "unresolved"
+
+
+class Reading(NamedTuple):
+    """An inequality at its tightest point. ``holds`` is None where float64 does not decide."""
+
+    name: str
+    lhs: float
+    rhs: float
+    holds: bool | None
+    margin: float
+    at: int | None  # position of the tightest point, if the inequality has many
+
+
+def _margin(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """Slack relative to the larger side: 1 is far from the bound, 0 on it, negative beyond."""
+    scale = np.maximum(np.abs(lhs), np.abs(rhs))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        margin = np.where(scale > 0, (rhs - lhs) / scale, 0.0)
+    return np.where(np.isfinite(lhs) & np.isfinite(rhs), margin, -1.0)
+
+
+def _points(inequality: Inequality) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    arrays = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in inequality))
+    return tuple(np.atleast_1d(a).ravel() for a in arrays)  # type: ignore[return-value]
+
+
+def _reading(name: str, inequality: Inequality, decided: np.ndarray) -> Reading:
+    """Gather elementwise decisions (+1 holds, 0 undecided, -1 fails) into one line."""
+    lhs, rhs, _ = _points(inequality)
+    margin = _margin(lhs, rhs)
+    worst = int(np.lexsort((margin, decided))[0])  # a failed point before an undecided one
+    holds = {1: True, 0: None, -1: False}[int(decided[worst])]
+    at = worst if np.ndim(inequality.lhs) or np.ndim(inequality.rhs) else None
+    return Reading(name, float(lhs[worst]), float(rhs[worst]), holds, float(margin[worst]), at)
+
+
+def read_hypothesis(name: str, inequality: Inequality, rtol: float = RTOL) -> Reading:
+    """Judge an assumption: it must hold by more than rounding. Infinite bounds never hold."""
+    lhs, rhs, resolution = _points(inequality)
+    finite = np.isfinite(lhs) & np.isfinite(rhs)
+    tolerance = rtol * np.maximum(np.abs(lhs), np.abs(rhs)) + resolution
+    with np.errstate(invalid="ignore"):
+        slack = rhs - lhs
+        decided = np.where(slack > tolerance, 1, np.where(slack < -tolerance, -1, 0))
+    return _reading(name, inequality, np.where(finite, decided, -1))
+
+
+def read_conclusion(name: str, inequality: Inequality, rtol: float = RTOL) -> Reading:
+    """Judge a conclusion: equality is fine, a measured NaN or infinity fails.
+
+    A bound that is itself not finite decides nothing, nor does an excess within the resolution.
+    """
+    lhs, rhs, resolution = _points(inequality)
+    with np.errstate(invalid="ignore"):
+        excess = lhs - rhs - rtol * np.maximum(np.abs(lhs), np.abs(rhs))
+        decided = np.where(excess <= 0, 1, np.where(excess <= resolution, 0, -1))
+    decided = np.where(np.isfinite(lhs), decided, -1)
+    return _reading(name, inequality, np.where(np.isfinite(rhs), decided, 0))
+
+
+def readings(certificate: Certificate, rtol: float = RTOL) -> tuple[list[Reading], list[Reading]]:
+    """Hypotheses and conclusions, each at its tightest point."""
+    hypotheses = [read_hypothesis(k, v, rtol) for k, v in certificate.hypotheses.items()]
+    conclusions = [read_conclusion(k, v, rtol) for k, v in certificate.conclusions.items()]
+    return hypotheses, conclusions
+
+
+def verdict(certificate: Certificate, rtol: float = RTOL) -> Verdict:
+    """What the confrontation says.
+
+    >>> fine, broken = Inequality(1.0, 2.0), Inequality(3.0, 2.0)
+    >>> judge = lambda h, c: str(verdict(Certificate({"h": h}, {"c": c}, {}, 0.0, 0.0)))
+    >>> judge(fine, fine), judge(broken, fine), judge(fine, broken)
+    ('holds', 'not applicable', 'violated')
+    >>> judge(Inequality(1.0, 1.0), fine)
+    'unresolved'
+    """
+    hypotheses, conclusions = readings(certificate, rtol)
+    if any(h.holds is False for h in hypotheses):
+        return Verdict.NOT_APPLICABLE
+    if any(h.holds is None for h in hypotheses):
+        return Verdict.UNRESOLVED
+    if any(c.holds is False for c in conclusions):
+        return Verdict.VIOLATED
+    if any(c.holds is None for c in conclusions) or not conclusions:
+        return Verdict.UNRESOLVED
+    return Verdict.HOLDS
+
+
+def share_lost(risk: Float[Array, " T"], steps: Float[Array, ""] | float) -> Float[Array, ""]:
+    r"""Average share of the risk lost per step, $1-(\ell_T/\ell_0)^{1/T}$."""
+    return 1 - (risk[-1] / risk[0]) ** (1 / steps)

@@ -1,0 +1,5 @@
+"""Probes: each one function that returns a function of the parameters.
+
+The same probe runs inside the training scan (``run(..., probes={"name": probe})``) and afterwards
+over saved parameters (``jax.vmap(probe)(saved)``).
+"""

@@ -1,0 +1,122 @@
+r"""Do the data satisfy what theorems assume of them? A report on any problem.
+
+Wu et al. (2023) assume that tokens are bounded, that each sequence has full row rank, and that
+different sequences are dissimilar: $P(|\langle X_n^\top X_n, X_{n'}^\top X_{n'}\rangle|\ge t)
+\le\exp(-t^c)$ for some $c>0$. The last is not scale invariant, so we also report the normalised
+overlap.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal._typing import Array, Float
+from shoal.problems import Problem
+
+FULL_RANK = 1e-8  # smallest over largest singular value of a sequence that counts as full rank
+
+
+class DataReport(NamedTuple):
+    """The paper's data assumptions, measured."""
+
+    num_samples: int
+    num_tokens: int
+    dim: int
+    token_norm_max: float
+    bound: float  # C_x = max_n ||X_n||_F / sqrt(n)
+    row_conditioning: float  # min_n sigma_n(X_n) / sigma_1(X_n), 0 if dim < num_tokens
+    full_row_rank: bool
+    tail_exponent: float  # fitted c
+    tail_exponent_low: float  # 95% interval of the fit
+    tail_exponent_high: float
+    admissible_low: float  # the c > 0 for which the sample obeys the paper's bound as it stands
+    admissible_high: float
+    dissimilar: bool  # there is such a c
+    overlap_max: float  # largest normalised overlap q of two samples
+    gershgorin_margin: float  # 1 - max_n sum_n' q
+    label_rms: float
+
+
+def pair_overlaps(X: Float[Array, "N n d"]) -> Float[Array, "N N"]:
+    r"""$\langle X_n^\top X_n, X_{n'}^\top X_{n'}\rangle = \lVert X_nX_{n'}^\top\rVert_F^2$, all pairs."""
+    return jax.lax.map(lambda x: jnp.sum(jnp.einsum("id,Njd->Nij", x, X) ** 2, axis=(1, 2)), X)
+
+
+def _survival(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct positive values t, and the share of the sample that is at least t."""
+    t = np.unique(values[values > 0])
+    return t, 1 - np.searchsorted(np.sort(values), t, side="left") / len(values)
+
+
+def tail_fit(overlaps: np.ndarray) -> tuple[float, float, float]:
+    r"""Fit a tail $S(t)=\exp(-at^c)$: the slope of $\log(-\log S)$ against $\log t$.
+
+    Returns $c$ and its 95% interval, NaN where fewer than three distinct values leave nothing
+    to fit.
+    """
+    from scipy import stats  # most of a second to import: only when used
+
+    t, above = _survival(overlaps)
+    inner = (above > 0) & (above < 1)
+    if inner.sum() < 3:
+        return (float("nan"),) * 3
+    fit = stats.linregress(np.log(t[inner]), np.log(-np.log(above[inner])))
+    half = stats.t.ppf(0.975, inner.sum() - 2) * fit.stderr
+    return float(fit.slope), float(fit.slope - half), float(fit.slope + half)
+
+
+def admissible_exponents(overlaps: np.ndarray) -> tuple[float, float]:
+    r"""All $c$ with $S(t)\le e^{-t^c}$ at every value of the sample: an interval, maybe empty.
+
+    $-\log S(t)\ge t^c$ bounds $c$ from above where $t>1$ and from below where $t<1$.
+
+    >>> low, high = admissible_exponents(np.array([0.1, 0.2, 0.3, 0.4]))
+    >>> low > 0, high
+    (True, inf)
+    >>> admissible_exponents(np.array([5.0, 6.0, 7.0, 8.0]))[1] > 0
+    False
+    """
+    t, above = _survival(overlaps)
+    with np.errstate(divide="ignore"):
+        bound = np.log(-np.log(above)) / np.log(t)
+    low = np.max(bound[t < 1], initial=0.0)
+    high = np.min(bound[t > 1], initial=np.inf)
+    if np.any((t == 1) & (above > np.exp(-1))):
+        high = -np.inf
+    return float(low), float(high)
+
+
+def data_report(problem: Problem) -> DataReport:
+    """Measure the data assumptions of Wu et al. (2023), in float64."""
+    X = problem.X.astype(jnp.float64)
+    N, n, d = X.shape
+    norms = jnp.linalg.norm(X, axis=-1)
+    sigma = np.asarray(jnp.linalg.svd(X, compute_uv=False))
+    conditioning = 0.0 if d < n else float((sigma[:, -1] / np.maximum(sigma[:, 0], 1e-300)).min())
+    G = np.asarray(pair_overlaps(X))
+    own = np.sqrt(np.diagonal(G))
+    q = G / np.maximum(own[:, None] * own[None, :], 1e-300)
+    off = ~np.eye(N, dtype=bool)
+    overlaps = G[np.triu_indices(N, 1)]
+    c, low, high = tail_fit(overlaps)
+    admissible_low, admissible_high = admissible_exponents(overlaps)
+    return DataReport(
+        num_samples=N,
+        num_tokens=n,
+        dim=d,
+        token_norm_max=float(norms.max()),
+        bound=float(jnp.sqrt(jnp.max(jnp.sum(norms**2, axis=1)) / n)),
+        row_conditioning=conditioning,
+        full_row_rank=conditioning > FULL_RANK,
+        tail_exponent=c,
+        tail_exponent_low=low,
+        tail_exponent_high=high,
+        admissible_low=admissible_low,
+        admissible_high=admissible_high,
+        dissimilar=admissible_high > 0 and admissible_low <= admissible_high,
+        overlap_max=float(q[off].max()) if N > 1 else 0.0,
+        gershgorin_margin=float(1 - (q * off).sum(axis=1).max()),
+        label_rms=float(jnp.sqrt(jnp.mean(problem.y**2))),
+    )

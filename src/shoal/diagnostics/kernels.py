@@ -1,0 +1,72 @@
+"""Tangent kernels, and what a run does to them."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+
+from shoal._typing import Array, Callable, Float, Params, Probe, Scalar
+from shoal.linalg import norm_fro, norm_op
+from shoal.models import Model
+from shoal.trees import blocks
+
+Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
+"""Tangent kernel of each block, as a function of the parameters."""
+
+
+def tangent_kernels(model: Model, X: Float[Array, "N n d"]) -> Kernels:
+    r"""Empirical tangent kernel of each block, $K_{ij} = \langle\nabla f(x_i),\nabla f(x_j)\rangle$.
+
+    By automatic differentiation: works for any model with a scalar output, and needs memory for
+    the whole Jacobian. Papers bring closed forms that do not.
+    """
+
+    def kernels(params: Params) -> dict[str, Float[Array, "N N"]]:
+        J = blocks(jax.vmap(jax.grad(model.apply), in_axes=(None, 0))(params, X))
+        flat = {name: j.reshape(len(X), -1) for name, j in J.items()}
+        return {name: j @ j.T for name, j in flat.items()}
+
+    return kernels
+
+
+def total_kernel(
+    kernels: Kernels, speeds: Mapping[str, Scalar]
+) -> Callable[[Params], Float[Array, "N N"]]:
+    r"""The kernel that drives the outputs, $K=\sum_* r_*K_*$, with the blocks' step ratios $r_*$."""
+
+    def kernel(params: Params) -> Float[Array, "N N"]:
+        parts = kernels(params)
+        return sum(speeds[name] * parts[name] for name in parts)
+
+    return kernel
+
+
+def kernel_eigenvalues(kernel: Callable[[Params], Float[Array, "N N"]]) -> Probe:
+    """All eigenvalues, ascending, in float64.
+
+    Those below ``N * eps * (the largest)`` are rounding, and may come out negative.
+    """
+    return lambda params: jnp.linalg.eigvalsh(kernel(params).astype(jnp.float64))
+
+
+def kernel_shares(kernels: Kernels) -> Probe:
+    r"""Share of each block in the trace, $\mathrm{tr}K_*/\mathrm{tr}K$."""
+
+    def probe(params: Params) -> dict[str, Float[Array, ""]]:
+        traces = {name: jnp.trace(K) for name, K in kernels(params).items()}
+        total = sum(traces.values())
+        return {name: trace / jnp.where(total > 0, total, 1) for name, trace in traces.items()}
+
+    return probe
+
+
+def kernel_drift(kernel: Callable[[Params], Float[Array, "N N"]], params0: Params) -> Probe:
+    r"""Relative change since the start, $\lVert K_t-K_0\rVert_F/\lVert K_0\rVert_F$."""
+    K0 = kernel(params0)
+    return lambda params: norm_fro(kernel(params) - K0) / norm_fro(K0)
+
+
+def kernel_distance(kernel: Callable[[Params], Float[Array, "N N"]], params0: Params) -> Probe:
+    r"""Change since the start in operator norm, $\lVert K_t-K_0\rVert$."""
+    K0 = kernel(params0)
+    return lambda params: norm_op(kernel(params) - K0)

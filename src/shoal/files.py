@@ -1,0 +1,96 @@
+"""Files from outside, checked before use. Nothing is ever unpickled.
+
+The run folders that shoal itself writes live in `store`; this module only reads what people bring:
+``.npz`` arrays and IDX images (MNIST, Fashion-MNIST), plain or gzipped.
+"""
+
+import gzip
+import math
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from shoal.errors import InputError
+
+LARGEST = 8 * 2**30  # bytes after unpacking; a bigger file is refused, not read into memory
+
+
+def _existing(path: str | Path) -> Path:
+    path = Path(path)
+    if not path.is_file():
+        msg = f"there is no file {str(path)!r}."
+        raise InputError(msg)
+    return path
+
+
+def read_npz(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    """Arrays of an ``.npz`` file: those in ``names`` (all must be there), or all of them."""
+    path = _existing(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except (zipfile.BadZipFile, OSError) as error:
+        msg = f"{str(path)!r} is not an npz file ({error}); write one with numpy.savez."
+        raise InputError(msg) from None
+    present = [m.filename.removesuffix(".npy") for m in members if m.filename.endswith(".npy")]
+    if missing := [name for name in names or () if name not in present]:
+        msg = f"{str(path)!r} lacks {', '.join(missing)}; it has: {', '.join(present) or 'nothing'}."
+        raise InputError(msg)
+    wanted = names or tuple(present)
+    size = sum(m.file_size for m in members if m.filename.removesuffix(".npy") in wanted)
+    if size > LARGEST:
+        msg = f"{str(path)!r} unpacks to {size / 2**30:.1f} GiB; at most {LARGEST / 2**30:.0f} are read."
+        raise InputError(msg)
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in wanted}
+    # numpy raises ValueError for objects, and a dozen other things for damaged members
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        msg = f"{str(path)!r} cannot be read as plain arrays ({reason})."
+        raise InputError(msg) from None
+
+
+_IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """The array in an IDX file: two zero bytes, type, number of axes, axes (big-endian), data."""
+    path = _existing(path)
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if packed else path.open("rb") as file:
+            start = file.read(4)
+            if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _IDX_TYPES:
+                msg = f"{str(path)!r} is not an IDX file (it begins with {start.hex() or 'nothing'})."
+                raise InputError(msg)
+            dtype = np.dtype(_IDX_TYPES[start[2]])
+            shape = tuple(np.frombuffer(file.read(4 * start[3]), ">u4").tolist())
+            expected = math.prod(shape) * dtype.itemsize
+            if len(shape) != start[3] or expected > LARGEST:
+                msg = f"{str(path)!r} declares a shape of {shape}, which cannot be right."
+                raise InputError(msg)
+            data = file.read(expected + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        msg = f"{str(path)!r} cannot be unpacked ({error})."
+        raise InputError(msg) from None
+    if len(data) != expected:
+        msg = f"{str(path)!r} should hold {expected} bytes of data for shape {shape}, and does not."
+        raise InputError(msg)
+    return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def read_idx_images(images: str | Path, labels: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    """A pair of IDX files as images with values in [0, 1] and integer labels."""
+    pixels, classes = read_idx(images), read_idx(labels)
+    if pixels.ndim != 3 or classes.shape != pixels.shape[:1]:
+        msg = (
+            f"images of shape {pixels.shape} and labels of shape {classes.shape} do not match; "
+            "expected (count, height, width) and (count,)."
+        )
+        raise InputError(msg)
+    top = float(pixels.max()) if pixels.size else 0.0
+    return pixels / (top if top > 0 else 1.0), classes.astype(int)

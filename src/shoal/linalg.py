@@ -1,0 +1,98 @@
+r"""Singular values and extreme eigenvalues, with honesty about what floating point resolves.
+
+Ranks and smallest singular values come from an SVD, never from the eigenvalues of a Gram matrix,
+whose rounding error $\epsilon\lVert A\rVert^2$ hides every singular value below
+$\sqrt\epsilon\lVert A\rVert$.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from matfree import decomp
+
+from shoal._typing import Array, Bool, Callable, Float
+from shoal.errors import InputError
+
+
+def require_float64() -> None:
+    """Refuse to go on in single precision, where ranks and bounds mean nothing."""
+    if not jax.config.jax_enable_x64:
+        msg = (
+            "float64 is off, and certificates need it; "
+            "call jax.config.update('jax_enable_x64', True) before the first array."
+        )
+        raise InputError(msg)
+
+
+def singular_values(A: Float[Array, "rows columns"]) -> Float[Array, " k"]:
+    """Singular values in float64, the largest first."""
+    return jnp.linalg.svd(A.astype(jnp.float64), compute_uv=False)
+
+
+def norm_op(A: Float[Array, "*shape"]) -> Float[Array, ""]:
+    """Operator norm of a matrix, Euclidean norm of a vector."""
+    return singular_values(A)[0] if A.ndim == 2 else norm_fro(A)
+
+
+def norm_fro(A: Float[Array, "*shape"]) -> Float[Array, ""]:
+    """Frobenius norm.
+
+    >>> float(norm_fro(jnp.array([[3.0, 4.0]])))
+    5.0
+    """
+    return jnp.sqrt(jnp.sum(jnp.square(A)))
+
+
+def sigma_min(A: Float[Array, "rows columns"]) -> Float[Array, ""]:
+    r"""Smallest singular value over the rows, $\sigma_{rows}(A)$: zero if there are fewer columns.
+
+    >>> float(sigma_min(jnp.array([[1.0], [1.0]])))
+    0.0
+    """
+    rows, columns = A.shape
+    return jnp.zeros((), jnp.float64) if columns < rows else singular_values(A)[-1]
+
+
+def rank_tolerance(A: Float[Array, "rows columns"]) -> Float[Array, ""]:
+    r"""Singular values below this are rounding, $\epsilon\max(rows, columns)\lVert A\rVert$."""
+    return jnp.finfo(jnp.float64).eps * max(A.shape) * singular_values(A)[0]
+
+
+class Extreme(NamedTuple):
+    """An eigenvalue found by iteration, and whether to believe it."""
+
+    value: Float[Array, ""]
+    residual: Float[Array, ""]  # ||A v - value v|| for the unit Ritz vector v
+    converged: Bool[Array, ""]
+
+
+def top_eigenvalue(
+    matvec: Callable[[Array], Array],
+    start: Float[Array, " k"],
+    *,
+    num_matvecs: int = 40,
+    rtol: float = 1e-6,
+) -> Extreme:
+    r"""Largest (not largest in magnitude) eigenvalue of a symmetric operator, by Lanczos.
+
+    A Krylov space approximates both ends of the spectrum, so a dominating negative eigenvalue does
+    no harm: we take the largest Ritz value $\vartheta$. Its residual is
+    $\lVert Av-\vartheta v\rVert$, and an eigenvalue lies within that distance of $\vartheta$;
+    ``converged`` says that it is below ``rtol`` times the spectral radius.
+
+    >>> A = jnp.diag(jnp.array([-9.0, 1.0, 2.0]))
+    >>> round(float(top_eigenvalue(lambda v: A @ v, jnp.ones(3)).value), 6)
+    2.0
+    """
+    depth = min(num_matvecs, start.size)
+    result = decomp.tridiag_sym(depth, reortho="full", custom_vjp=False)(matvec, start)
+    ritz, S = jnp.linalg.eigh(result.J_small)
+    vector = result.Q_tall @ S[:, -1]
+    vector = vector / norm_fro(vector)
+    # one more product buys the true residual: the recurrence's own estimate trusts orthogonality
+    image = matvec(vector)
+    value = vector @ image
+    residual = norm_fro(image - value * vector)
+    radius = jnp.maximum(jnp.abs(ritz[0]), jnp.abs(ritz[-1]))
+    return Extreme(value, residual, residual <= rtol * radius)

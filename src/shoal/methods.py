@@ -1,0 +1,86 @@
+"""Training rules: pairs of pure functions. New ones compose instead of growing flags.
+
+A method sees the trained blocks only, as a dict from name to array; what is frozen never enters,
+so its gradient is never computed.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal._typing import Callable, Params, Risk, Scalar
+
+State = Any
+Blocks = dict[str, Any]
+
+
+class Method(NamedTuple):
+    """One training rule: a pair of pure functions."""
+
+    init: Callable[[Blocks], State]
+    step: Callable[[Risk, Blocks, State], tuple[Blocks, State]]
+
+
+def gradient_descent(step_size: Scalar, speeds: Mapping[str, Scalar] | None = None) -> Method:
+    r"""Simultaneous update $W_* \gets W_* - \gamma r_* \nabla_{W_*}\ell$.
+
+    ``speeds`` holds the ratios $r_*$ by block name; a block not named has ratio 1.
+    """
+    speeds = speeds or {}
+
+    def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
+        gradient = jax.grad(risk)(blocks)
+        moved = {
+            name: W - jnp.asarray(step_size * speeds.get(name, 1.0), W.dtype) * gradient[name]
+            for name, W in blocks.items()
+        }
+        return moved, state
+
+    return Method(lambda blocks: (), step)
+
+
+def gradient_flow(
+    step_size: Scalar,
+    speeds: Mapping[str, Scalar] | None = None,
+    *,
+    rtol: float = 1e-8,
+    atol: float = 1e-10,
+    max_substeps: int = 100_000,
+) -> Method:
+    r"""The flow $\dot W_* = -r_* \nabla_{W_*}\ell$, followed for time ``step_size`` per step.
+
+    Dormand-Prince 5(4) with error control (diffrax). Where the tolerance cannot be met within
+    ``max_substeps``, the parameters become NaN: a failed integration is visible in the trajectory.
+    The state counts accepted and rejected substeps.
+    """
+    import diffrax  # a second to import: only when used
+
+    speeds = speeds or {}
+    controller = diffrax.PIDController(rtol=rtol, atol=atol)
+
+    def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
+        def velocity(t: Scalar, y: Blocks, args: None) -> Blocks:
+            gradient = jax.grad(risk)(y)
+            return {name: -speeds.get(name, 1.0) * gradient[name] for name in y}
+
+        solution = diffrax.diffeqsolve(
+            diffrax.ODETerm(velocity),
+            diffrax.Dopri5(),
+            t0=0.0,
+            t1=step_size,
+            dt0=None,
+            y0=blocks,
+            stepsize_controller=controller,
+            max_steps=max_substeps,
+            throw=False,
+        )
+        failed = solution.result != diffrax.RESULTS.successful
+        moved = jax.tree.map(lambda W: jnp.where(failed, jnp.nan, W[-1]), solution.ys)
+        return moved, state + solution.stats["num_steps"]
+
+    return Method(lambda blocks: jnp.zeros((), int), step)
+
+
+__all__ = ["Blocks", "Method", "Params", "State", "gradient_descent", "gradient_flow"]

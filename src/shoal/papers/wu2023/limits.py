@@ -1,0 +1,124 @@
+r"""The tangent kernel as the width grows.
+
+With $\tau_0 = d_m^{-p}$, $p>\tfrac12$, attention becomes uniform and the kernel deterministic
+(section 10 of ``docs/theory/wu2023.md``). With $p=\tfrac12$ the product $\tau_0W_Q^\top W_K$ tends
+to a matrix $G$ of independent Gaussians of variance $\eta_Q\eta_K$: logits, and with them the
+kernel, stay *random* at any width, so there is no kernel to converge to across seeds, only a
+distribution.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal._typing import Array, Float, PRNGKeyArray
+from shoal.attention import softmax
+from shoal.papers.wu2023.model import Scales
+from shoal.theory.arccosine import gated_covariance, relu_kernel, step_kernel
+
+
+class Variances(NamedTuple):
+    """Variances of the entries at the start (``eta`` in the paper)."""
+
+    W_Q: float
+    W_K: float
+    W_V: float
+    w_O: float
+
+
+class RandomKernel(NamedTuple):
+    """Mean and standard deviation over draws of the limit, by block."""
+
+    mean: dict[str, Float[Array, "N N"]]
+    spread: dict[str, Float[Array, "N N"]]
+
+
+def uniform_limit(
+    X: Float[Array, "N n d"], variances: Variances, scales: Scales, width: int
+) -> dict[str, Float[Array, "N N"]]:
+    r"""Kernel for $p>\tfrac12$: uniform attention, data enter through the token means only.
+
+    $K_O\to\tau_1^2d_m\eta_V(\kappa n)^2E[\mathrm{relu}\,\mathrm{relu}]$,
+    $K_V\to\tau_1^2d_m\eta_O(\kappa n)^2E[1\,1]\circ\Phi\Phi^\top$, $K_Q, K_K\to0$. Where the
+    prefactor grows with the width (LeCun, He), this is the leading term at the given width.
+    """
+    means = jnp.mean(X, axis=1)
+    scale = (scales.output * scales.pool * X.shape[1]) ** 2 * width
+    nothing = jnp.zeros((len(X), len(X)))
+    return {
+        "W_Q": nothing,
+        "W_K": nothing,
+        "W_V": scale * variances.w_O * step_kernel(means, means) * (means @ means.T),
+        "w_O": scale * variances.W_V * relu_kernel(means, means),
+    }
+
+
+def kernel_given_scores(
+    X: Float[Array, "N n d"],
+    G: Float[Array, "d d"],
+    variances: Variances,
+    scales: Scales,
+    width: int,
+) -> dict[str, Float[Array, "N N"]]:
+    r"""Limit for $p=\tfrac12$ given $G$; the query and key blocks are averaged over the rest.
+
+    $K_Q+K_K\to(\eta_Q+\eta_K)\tau_1^2d_m\eta_O\eta_V\kappa^2\sum_{ij}(x_i\cdot x'_j)
+    \mathrm{tr}(C_iE_{ij}C'_j)$ with $C_i=X^\top(\mathrm{diag}\,b_i-b_ib_i^\top)X$ and
+    $E_{ij}=E[1\,1\,ww^\top]$ (`arccosine.gated_covariance`).
+    """
+    N, n, d = X.shape
+    B = softmax(X @ G @ X.transpose(0, 2, 1))
+    U = (B @ X).reshape(N * n, d)
+    C = jnp.einsum("nij,nja,njb->niab", B, X, X).reshape(N * n, d, d)
+    C = C - U[:, :, None] * U[:, None, :]
+    tokens = X.reshape(N * n, d)
+    lengths = jnp.linalg.norm(U, axis=1, keepdims=True)
+    unit = U / jnp.where(lengths > 0, lengths, 1)
+
+    a, b, c = gated_covariance(U, U)
+    own = jnp.einsum("iab,ib->ia", C, unit)  # C_i u_i
+    other = jnp.einsum("jab,ib->ija", C, unit)  # C_j u_i
+    swapped = other.transpose(1, 0, 2)  # C_i u_j
+    flat = C.reshape(N * n, d * d)
+    trace = (
+        a * (flat @ flat.T)
+        + b * (own @ own.T + jnp.sum(other * swapped, axis=-1))
+        - c * (jnp.einsum("ija,ia->ij", other, own) + jnp.einsum("ija,ja->ij", swapped, own))
+    )
+
+    def pooled(pairs: Float[Array, "P P"]) -> Float[Array, "N N"]:
+        return jnp.sum(pairs.reshape(N, n, N, n), axis=(1, 3))
+
+    scale = (scales.output * scales.pool) ** 2 * width
+    query_key = scale * variances.w_O * variances.W_V * pooled((tokens @ tokens.T) * trace)
+    return {
+        "W_Q": variances.W_K * query_key,  # W_K^T W_K -> width * eta_K, and conversely
+        "W_K": variances.W_Q * query_key,
+        "W_V": scale * variances.w_O * pooled(step_kernel(U, U) * (U @ U.T)),
+        "w_O": scale * variances.W_V * pooled(relu_kernel(U, U)),
+    }
+
+
+def random_limit(
+    key: PRNGKeyArray,
+    X: Float[Array, "N n d"],
+    variances: Variances,
+    scales: Scales,
+    width: int,
+    *,
+    num_draws: int = 400,
+) -> RandomKernel:
+    r"""Mean and spread of the limit for $p=\tfrac12$ over draws of $G$ (Monte Carlo)."""
+    d = X.shape[-1]
+    spread = (variances.W_Q * variances.W_K) ** 0.5
+
+    def draw(key: PRNGKeyArray) -> dict[str, Float[Array, "N N"]]:
+        G = spread * jax.random.normal(key, (d, d), X.dtype)
+        return kernel_given_scores(X, G, variances, scales, width)
+
+    draws = jax.lax.map(draw, jax.random.split(key, num_draws))
+    return RandomKernel(
+        mean=jax.tree.map(lambda K: jnp.mean(K, axis=0), draws),
+        spread=jax.tree.map(lambda K: jnp.std(K, axis=0, ddof=1), draws),
+    )

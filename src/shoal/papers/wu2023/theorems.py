@@ -1,0 +1,233 @@
+r"""Theorems A and B: when gradient descent and gradient flow provably find zero loss.
+
+Both are ours, after the route of Wu et al. (2023), Theorem 1; proofs and worked numbers stand in
+``docs/theory/wu2023.md``, whose letters are used here:
+
+| letter | is |
+|---|---|
+| $E_0$, $\alpha$ | norm of the initial residual; smallest singular value of the initial features |
+| $R$, $c_X$, $\rho$ | longest token; a quarter of the squared token diameter; $\sqrt N\tau_1\kappa d_sR$ |
+| $r$, $\gamma$ | step of the hidden weights over that of $w_O$; step size |
+| $\lambda_*$, $\delta_*$ | bound of the norm of a block along the whole run; radius of its ball |
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from shoal._typing import Array, Float, Scalar
+from shoal.certificates import RTOL, Certificate, Inequality, share_lost
+from shoal.diagnostics.layers import feature_matrix
+from shoal.linalg import norm_fro, norm_op, rank_tolerance, singular_values
+from shoal.papers.wu2023.model import Scales, Weights, features
+from shoal.problems import Problem
+from shoal.training import Trajectory
+
+Numbers = dict[str, Float[Array, ""]]
+
+SAFETY = 1 - 4 * RTOL
+"""The largest allowed step, moved inward so that float64 can tell that it is allowed."""
+
+
+class Start(NamedTuple):
+    """What the theorems need to know of the beginning of a run."""
+
+    problem: Problem
+    params0: Weights
+    scales: Scales
+    ratio: Scalar  # r
+
+
+def start_constants(start: Start) -> Numbers:
+    """Measure everything that does not depend on which theorem is asked."""
+    X, y = start.problem
+    scales, params0 = start.scales, start.params0
+    N, n, _ = X.shape
+    F = feature_matrix(lambda p, x: features(p, x, scales), X)(params0)
+    sigma = singular_values(F)
+    apart = jnp.linalg.norm(X[:, :, None] - X[:, None], axis=-1)
+    R = jnp.max(jnp.linalg.norm(X, axis=-1))
+    return {
+        "E_0": norm_fro(F @ params0.w_O - y),
+        "alpha": sigma[-1] if F.shape[1] >= N else jnp.zeros(()),
+        "alpha_resolution": rank_tolerance(F),
+        "norm_F": sigma[0],
+        "R": R,
+        "c_X": jnp.max(apart) ** 2 / 4,
+        "rho": jnp.sqrt(N) * scales.output * scales.pool * n * R,
+        "tau_0": jnp.asarray(scales.score),
+        "tau_1": jnp.asarray(scales.output),
+        "kappa": jnp.asarray(scales.pool),
+        "r": jnp.asarray(start.ratio, float),
+        "q_0": norm_op(params0.W_Q),
+        "k_0": norm_op(params0.W_K),
+        "v_0": norm_op(params0.W_V),
+        "o_0": norm_op(params0.w_O),
+    }
+
+
+def radii(c: Numbers, multiple: float) -> Numbers:
+    r"""Least radii of the balls in which the weights stay, in closed form (section 6).
+
+    ``multiple`` is 8 for theorem A and 4 for B. Where no radii exist ($\mu\ge1$) the bounds of
+    $W_Q$, $W_K$ are infinite. Fixed-point iteration would not notice: its iterates are lower
+    bounds.
+    """
+    r, rho, alpha, E_0 = c["r"], c["rho"], c["alpha"], c["E_0"]
+    b = multiple * rho * E_0 / alpha**2
+    coarse = jnp.where(r * b**2 < 1, (c["o_0"] + b * c["v_0"]) / (1 - r * b**2), jnp.inf)
+    spectral = c["o_0"] + multiple * (c["norm_F"] + alpha / 2) * E_0 / alpha**2
+    lambda_O = jnp.minimum(coarse, spectral)
+    lambda_V = c["v_0"] + r * b * lambda_O
+    mu = r * b * c["tau_0"] * c["c_X"] * lambda_V * lambda_O
+    still = (c["q_0"] == 0) & (c["k_0"] == 0)
+    mu = jnp.where(still, 0.0, mu)
+    exists = mu < 1
+    lambda_Q = jnp.where(exists, (c["q_0"] + mu * c["k_0"]) / (1 - mu**2), jnp.inf)
+    lambda_K = jnp.where(exists, (c["k_0"] + mu * c["q_0"]) / (1 - mu**2), jnp.inf)
+    zeta = 1 + (c["tau_0"] * c["c_X"] * lambda_V) ** 2 * (lambda_Q**2 + lambda_K**2)
+    return {
+        "b": b,
+        "mu": mu,
+        "lambda_O": lambda_O,
+        "lambda_V": lambda_V,
+        "lambda_Q": lambda_Q,
+        "lambda_K": lambda_K,
+        "delta_O": lambda_O - c["o_0"],
+        "delta_V": lambda_V - c["v_0"],
+        "delta_Q": lambda_Q - c["q_0"],
+        "delta_K": lambda_K - c["k_0"],
+        "zeta": zeta,
+        "z": lambda_O**2 * zeta,
+        "D": r * rho**2 * lambda_O * zeta,
+        "phi": jnp.minimum(rho * lambda_V, c["norm_F"] + alpha / 2),
+    }
+
+
+def descent_constants(start: Start) -> Numbers:
+    r"""Every constant of theorem A, the largest step (7+) and the basic step (7) included."""
+    c = start_constants(start)
+    c |= radii(c, 8.0)
+    r, rho, alpha, E_0 = c["r"], c["rho"], c["alpha"], c["E_0"]
+    # with E_0 = 0 nothing moves, and the conditions on movement are void
+    moves = E_0 > 0
+    c_5 = jnp.where(moves, 16 * c["D"] * E_0 / alpha**3, 0.0)
+    c_6 = jnp.where(moves, 16 * c["D"] * c["lambda_O"] / alpha**2, 0.0)
+    chi = (32 - 16 * c_6) / (64 + 16 * c_5 + c_6**2)
+    slow = 2 * r * rho**3 * c["lambda_O"] * c["lambda_V"] * c["zeta"] * E_0
+    basic = (alpha**2 / 8) / (slow + rho**4 * (c["lambda_V"] ** 2 + r * c["z"]) ** 2)
+    return c | {
+        "c_5": c_5,
+        "c_6": c_6,
+        "chi": chi,
+        "gamma_basic": basic,
+        "gamma_max": chi / c["phi"] ** 2,
+    }
+
+
+def flow_constants(start: Start) -> Numbers:
+    """Every constant of theorem B."""
+    c = start_constants(start)
+    c |= radii(c, 4.0)
+    return c | {"c_5": jnp.where(c["E_0"] > 0, 8 * c["D"] * c["E_0"] / c["alpha"] ** 3, 0.0)}
+
+
+def largest_step(start: Start) -> Float[Array, ""]:
+    """The largest step size that theorem A allows; NaN if it allows none."""
+    c = descent_constants(start)
+    allowed = (c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1) & (c["c_5"] <= 1) & (c["c_6"] < 2)
+    return jnp.where(allowed, SAFETY * c["gamma_max"], jnp.nan)
+
+
+def theorem_a(
+    start: Start, step_size: Scalar, speeds: Mapping[str, Scalar], trajectory: Trajectory
+) -> Certificate:
+    r"""Gradient descent: $\ell_t\le(1-\gamma\alpha^2/4)^t\ell_0$, weights stay in balls, features stay apart.
+
+    With the large step (7+): $\gamma\le\chi/\varphi^2$, which needs $c_6<2$. A block that is frozen
+    moves less than the theorem allows, so only $w_O$ must be trained.
+    """
+    c = descent_constants(start)
+    rate = step_size * c["alpha"] ** 2 / 4
+    bound = (1 - rate) ** trajectory.step * c["E_0"] ** 2 / 2
+    moves = c["E_0"] > 0
+    return Certificate(
+        hypotheses=_common_hypotheses(c, speeds)
+        | {
+            "(5) features drift less than alpha/2: c_5 < 1": Inequality(c["c_5"], 1.0),
+            "(6) ReLU term: c_6 < 2": Inequality(c["c_6"], 2.0),
+            "(7+) step size: gamma < chi / phi^2": Inequality(
+                jnp.where(moves, step_size, 0.0), c["gamma_max"]
+            ),
+        },
+        conclusions=_common_conclusions(c, start, trajectory, bound),
+        constants=c | {"gamma": jnp.asarray(step_size, float)},
+        predicted_rate=rate,
+        measured_rate=share_lost(trajectory.risk, trajectory.step[-1]),
+    )
+
+
+def theorem_b(
+    start: Start, step_size: Scalar, speeds: Mapping[str, Scalar], trajectory: Trajectory
+) -> Certificate:
+    r"""Gradient flow: $\ell(t)\le e^{-\alpha^2t/2}\ell(0)$, weights stay in balls, features stay apart.
+
+    ``step_size`` is the time between two steps of the integrator's record. Needs neither the
+    condition (6) nor a step size. Rates are per unit of time.
+    """
+    c = flow_constants(start)
+    time = step_size * trajectory.step
+    rate = c["alpha"] ** 2 / 2
+    bound = jnp.exp(-rate * time) * c["E_0"] ** 2 / 2
+    return Certificate(
+        hypotheses=_common_hypotheses(c, speeds)
+        | {"(5') features drift less than alpha/2: c_5' < 1": Inequality(c["c_5"], 1.0)},
+        conclusions=_common_conclusions(c, start, trajectory, bound),
+        constants=c | {"time step": jnp.asarray(step_size, float)},
+        predicted_rate=rate,
+        measured_rate=-jnp.log(trajectory.risk[-1] / trajectory.risk[0]) / time[-1],
+    )
+
+
+def _common_hypotheses(c: Numbers, speeds: Mapping[str, Scalar]) -> dict[str, Inequality]:
+    return {
+        "w_O is trained": Inequality(1e-9, jnp.asarray(speeds["w_O"], float)),
+        "features are independent: 0 < alpha": Inequality(c["alpha_resolution"], c["alpha"]),
+        "(1-4) balls exist: mu < 1": Inequality(jnp.where(c["E_0"] > 0, c["mu"], 0.0), 1.0),
+    }
+
+
+def _common_conclusions(
+    c: Numbers, start: Start, trajectory: Trajectory, bound: Float[Array, " T"]
+) -> dict[str, Inequality]:
+    """The bound on the risk, and on everything else that was recorded."""
+    risk, seen = trajectory.risk, trajectory.probes
+    loss0 = c["E_0"] ** 2 / 2
+    eps = jnp.finfo(risk.dtype).eps
+    # rounding of the residual, with outputs and labels at most of size norm(y) + E
+    error = 32 * eps * (norm_fro(start.problem.y) + c["E_0"])
+    rounding = error * jnp.sqrt(2 * jnp.abs(risk)) + error**2
+    start_gap = jnp.abs(risk[0].astype(jnp.float64) - loss0)
+    conclusions = {
+        "the run starts at its initial weights": Inequality(
+            start_gap, 1e-9 * loss0 + rounding[0].astype(jnp.float64)
+        ),
+        "risk falls at the proved rate": Inequality(risk[1:], bound[1:], rounding[1:]),
+    }
+    for letter, name in (("O", "w_O"), ("V", "W_V"), ("Q", "W_Q"), ("K", "W_K")):
+        if (key := f"movement_{name}") in seen:
+            length = norm_fro(getattr(start.params0, name))
+            scale = jnp.where(length > 0, length, 1)
+            conclusions[f"{name} stays in its ball"] = Inequality(
+                seen[key] * scale, c[f"delta_{letter}"], 4 * eps * scale
+            )
+    if "feature_sigma_min" in seen:
+        conclusions["features stay independent: alpha/2 <= sigma_min(F)"] = Inequality(
+            c["alpha"] / 2, seen["feature_sigma_min"], c["alpha_resolution"]
+        )
+    if "feature_norm" in seen:
+        conclusions["features stay bounded: |F| <= phi"] = Inequality(
+            seen["feature_norm"], c["phi"]
+        )
+    return conclusions

@@ -1,0 +1,149 @@
+"""Problems: sequences of tokens and their targets. Formulas only; files are read in `files`."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal._typing import Array, Callable, Float, PRNGKeyArray
+from shoal.errors import InputError
+
+
+class Problem(NamedTuple):
+    """Data: N sequences of n tokens in dimension d, and their targets."""
+
+    X: Float[Array, "N n d"]
+    y: Float[Array, " N"]
+
+
+def checked(X: np.ndarray, y: np.ndarray, *, where: str) -> Problem:
+    """Make a problem of arrays from outside, or say what is wrong with them."""
+    for name, array in (("X", X), ("y", y)):
+        if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
+            msg = f"{where}: {name} holds {array.dtype}; expected real numbers."
+            raise InputError(msg)
+        if not np.isfinite(array).all():
+            bad = int((~np.isfinite(array)).sum())
+            msg = f"{where}: {name} has {bad} entries that are NaN or infinite; clean the data."
+            raise InputError(msg)
+    if X.ndim != 3 or 0 in X.shape:
+        msg = f"{where}: X has shape {X.shape}; expected (samples, tokens, dim), none of them 0."
+        raise InputError(msg)
+    if y.shape != X.shape[:1]:
+        msg = f"{where}: y has shape {y.shape}, but X has {X.shape[0]} samples; expected ({X.shape[0]},)."
+        raise InputError(msg)
+    return Problem(jnp.asarray(X, float), jnp.asarray(y, float))
+
+
+def gaussian_tokens(
+    key: PRNGKeyArray, num_samples: int, num_tokens: int, dim: int
+) -> Float[Array, "N n d"]:
+    """Independent standard Gaussian tokens."""
+    return jax.random.normal(key, (num_samples, num_tokens, dim), float)
+
+
+def unit_tokens(X: Float[Array, "N n d"]) -> Float[Array, "N n d"]:
+    """Every token scaled to norm 1 (a zero token stays zero).
+
+    >>> unit_tokens(jnp.array([[[3.0, 4.0]]])).tolist()
+    [[[0.6, 0.8]]]
+    """
+    length = jnp.linalg.norm(X, axis=-1, keepdims=True)
+    return X / jnp.where(length > 0, length, 1)
+
+
+def gaussian_labels(key: PRNGKeyArray, num_samples: int, scale: float) -> Float[Array, " N"]:
+    """Independent Gaussian labels of standard deviation ``scale``, unrelated to the data."""
+    return scale * jax.random.normal(key, (num_samples,), float)
+
+
+def teacher_labels(
+    teacher: Callable[[Float[Array, "n d"]], Float[Array, ""]],
+    X: Float[Array, "N n d"],
+    scale: float,
+) -> Float[Array, " N"]:
+    """Outputs of a teacher, scaled to root mean square ``scale``."""
+    outputs = jax.vmap(teacher)(X)
+    return outputs * (scale / jnp.sqrt(jnp.mean(jnp.square(outputs))))
+
+
+def patches(images: Float[Array, "N height width"], size: int) -> Float[Array, "N n pixels"]:
+    """Cut images into squares, row by row, each flattened.
+
+    >>> patches(jnp.arange(4.0).reshape(1, 2, 2), 1).tolist()
+    [[[0.0], [1.0], [2.0], [3.0]]]
+    """
+    N, height, width = images.shape
+    if height % size or width % size:
+        msg = f"patch={size} does not divide images of {height} x {width} pixels."
+        raise InputError(msg)
+    squares = images.reshape(N, height // size, size, width // size, size)
+    return squares.transpose(0, 1, 3, 2, 4).reshape(N, -1, size * size)
+
+
+def patch_embedding(
+    key: PRNGKeyArray, pieces: Float[Array, "N n pixels"], dim: int
+) -> Float[Array, "N n d"]:
+    r"""Fixed linear embedding with positions, $x_{n,i} = E^\top\mathrm{patch}_{n,i} + p_i$.
+
+    $E$ has independent entries of variance $1/d$, so it keeps lengths on average, and $p_i$ is a
+    random vector of length about 1. Neither is trained.
+    """
+    key_embedding, key_position = jax.random.split(key)
+    E = jax.random.normal(key_embedding, (pieces.shape[-1], dim), float) / dim**0.5
+    P = jax.random.normal(key_position, (pieces.shape[1], dim), float) / dim**0.5
+    return pieces @ E + P
+
+
+def image_problem(
+    key: PRNGKeyArray,
+    images: np.ndarray,
+    labels: np.ndarray,
+    *,
+    num_samples: int,
+    patch: int,
+    dim: int,
+    classes: str,
+) -> Problem:
+    """Images (values in [0, 1]) as tokens; two classes as -1 and +1, or ``"all"`` as regression.
+
+    With ``"all"`` the target is the label itself, moved to [-1, 1].
+    """
+    labels = np.asarray(labels)
+    key_choice, key_embedding = jax.random.split(key)
+    if classes == "all":
+        middle = labels.max() / 2
+        keep = np.arange(len(labels))
+        y = (labels - middle) / max(middle, 1)
+    else:
+        negative, positive = _two_classes(classes, np.unique(labels))
+        keep = np.flatnonzero((labels == negative) | (labels == positive))
+        y = np.where(labels == positive, 1.0, -1.0)
+    if num_samples > len(keep):
+        msg = f"num_samples={num_samples}, but classes={classes!r} has only {len(keep)} images."
+        raise InputError(msg)
+    keep = keep[np.asarray(jax.random.permutation(key_choice, len(keep)))[:num_samples]]
+    pieces = patches(jnp.asarray(images[keep], float), patch)
+    return Problem(patch_embedding(key_embedding, pieces, dim), jnp.asarray(y[keep], float))
+
+
+def _two_classes(classes: str, known: np.ndarray) -> tuple[int, int]:
+    parts = classes.split(",")
+    if len(parts) == 2 and all(part.strip().isdigit() for part in parts):
+        pair = int(parts[0]), int(parts[1])
+        if pair[0] != pair[1] and set(pair) <= set(known.tolist()):
+            return pair
+    msg = (
+        f"classes={classes!r}; expected two different labels such as 0,1 or 'all'. "
+        f"There are: {', '.join(map(str, known.tolist()))}."
+    )
+    raise InputError(msg)
+
+
+def handwritten_digits() -> tuple[np.ndarray, np.ndarray]:
+    """The 1797 real 8 x 8 digits that come with scikit-learn, values in [0, 1], and their labels."""
+    from sklearn.datasets import load_digits  # a second to import: only when used
+
+    digits = load_digits()
+    return digits.images / 16.0, digits.target

@@ -1,0 +1,70 @@
+"""Settings: flat NamedTuples with a comment per number, parsed and checked before anything runs."""
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from shoal.errors import InputError, nearest
+
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**31)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _names(text: str) -> str:
+    return ",".join(part.strip() for part in text.split(",") if part.strip())
+
+
+Names = Annotated[str, AfterValidator(_names)]
+"""Names separated by commas, such as ``W_Q,W_K``."""
+
+S = TypeVar("S", bound=NamedTuple)
+
+
+def with_values(setting: S, values: Mapping[str, Any], *, owner: str) -> S:
+    """Return the setting with some values replaced, each checked against its field's type."""
+    hints = get_type_hints(type(setting), include_extras=True)
+    checked = {}
+    for name, value in values.items():
+        if name not in hints:
+            msg = f"{owner} has no setting {name!r}; {nearest(name, hints)}"
+            raise InputError(msg)
+        checked[name] = _checked(name, value, hints[name])
+    return setting._replace(**checked)
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    if isinstance(value, str) and value.lower() in ("none", "auto") and type(None) in _members(kind):
+        return None
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"].removeprefix("Input should be ")
+        msg = f"{name}={value}: expected {_lower(problem)}."
+        raise InputError(msg) from None
+
+
+def _members(kind: Any) -> tuple:
+    return getattr(kind, "__args__", ())
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """Split ``name=value`` words, as they come from the command line.
+
+    >>> parse_assignments(["width=64", "init=he"])
+    {'width': '64', 'init': 'he'}
+    """
+    pairs = {}
+    for word in assignments:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            msg = f"--set {word}: expected name=value, e.g. --set width=64."
+            raise InputError(msg)
+        pairs[name.strip().replace("-", "_")] = value.strip()
+    return pairs

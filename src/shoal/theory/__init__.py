@@ -1,0 +1,1 @@
+"""Bounds and formulas that more than one paper can use."""

@@ -1,0 +1,80 @@
+r"""The loss curve predicted from the initial tangent kernel, and when to believe it.
+
+Gradient descent moves the outputs by $f_{t+1} = f_t - \gamma\tilde K_t e_t$ with a kernel
+$\tilde K_t$ that is the tangent kernel up to the curvature within one step. If it stayed at
+$K_0$, the residual would be $\hat e_t = (I-\gamma K_0)^t e_0$. If
+$\lVert\tilde K_t-K_0\rVert\le\Delta$ and $q = \lVert I-\gamma K_0\rVert$, then
+$\lVert e_t\rVert\le(q+\gamma\Delta)^tE_0$ and, summing the errors of all steps,
+
+$$ \lVert e_t-\hat e_t\rVert \le \big((q+\gamma\Delta)^t - q^t\big)E_0. $$
+
+Proof in ``docs/theory/kernel_regime.md``. The statement is ours. $\Delta$ is *measured*: the
+largest $\lVert K_t-K_0\rVert$ at the recorded steps, so the certificate can fail where steps are
+so long that the kernel along them is not the tangent kernel at their ends.
+"""
+
+import jax.numpy as jnp
+
+from shoal._typing import Array, Float, Int, Scalar
+from shoal.certificates import Certificate, Inequality, share_lost
+from shoal.training import Trajectory
+
+
+def predicted_risk(
+    K: Float[Array, "N N"], e0: Float[Array, " N"], step_size: Scalar, step: Int[Array, " T"]
+) -> Float[Array, " T"]:
+    r"""Risk of the linearised run, $\tfrac12\lVert(I-\gamma K)^te_0\rVert^2$.
+
+    >>> predicted_risk(jnp.eye(1), jnp.array([2.0]), 0.5, jnp.array([0, 1, 2])).tolist()
+    [2.0, 0.5, 0.125]
+    """
+    eigenvalues, V = jnp.linalg.eigh(K)
+    factors = (1 - step_size * eigenvalues)[None, :] ** step[:, None]
+    return 0.5 * jnp.sum((factors * (V.T @ e0)) ** 2, axis=1)
+
+
+def kernel_regime(
+    K0: Float[Array, "N N"],
+    e0: Float[Array, " N"],
+    step_size: Scalar,
+    trajectory: Trajectory,
+) -> Certificate:
+    r"""Confront a run with the prediction of its initial kernel.
+
+    Needs the probe ``kernel_distance``, $\lVert K_t-K_0\rVert$ (spectral norm).
+    """
+    eigenvalues = jnp.linalg.eigvalsh(K0)
+    lambda_min, lambda_max = eigenvalues[0], eigenvalues[-1]
+    resolution = jnp.finfo(jnp.float64).eps * len(e0) * lambda_max
+    q = jnp.maximum(jnp.abs(1 - step_size * lambda_min), jnp.abs(1 - step_size * lambda_max))
+    distance = trajectory.probes.get("kernel_distance", jnp.full_like(trajectory.risk, jnp.nan))
+    drift = jnp.max(distance)
+    t = trajectory.step
+    E0 = jnp.sqrt(jnp.sum(e0**2))
+    predicted = predicted_risk(K0, e0, step_size, t)
+    gap = jnp.abs(jnp.sqrt(2 * trajectory.risk) - jnp.sqrt(2 * predicted))
+    allowed = ((q + step_size * drift) ** t - q**t) * E0
+    rounding = 64 * jnp.finfo(trajectory.risk.dtype).eps * E0
+    return Certificate(
+        hypotheses={
+            "kernel is positive: 0 < lambda_min(K_0)": Inequality(resolution, lambda_min),
+            "step: gamma lambda_max(K_0) < 2": Inequality(step_size * lambda_max, 2.0),
+            "kernel moves little: max_t |K_t - K_0| < lambda_min(K_0)": Inequality(
+                drift, lambda_min, resolution
+            ),
+        },
+        conclusions={
+            "residual stays near the predicted one": Inequality(gap[1:], allowed[1:], rounding),
+        },
+        constants={
+            "lambda_min": lambda_min,
+            "lambda_max": lambda_max,
+            "q": q,
+            "Delta": drift,
+            "E_0": E0,
+            "gamma": jnp.asarray(step_size),
+            "largest gap over E_0": jnp.max(gap) / E0,
+        },
+        predicted_rate=share_lost(predicted, t[-1]),
+        measured_rate=share_lost(trajectory.risk, t[-1]),
+    )

@@ -1,0 +1,138 @@
+"""The one loop."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal._typing import Any, Array, Float, Int, Params, Probe, Risk
+from shoal.errors import InputError
+from shoal.methods import Method, State
+from shoal.trees import block_names
+
+
+class Trajectory(NamedTuple):
+    """What a run leaves behind; the leading axis of all but ``params`` is the recorded step.
+
+    ``params`` are the final parameters. To keep every iterate, record the identity probe,
+    ``probes={"params": lambda params: params}``.
+    """
+
+    step: Int[Array, " T"]
+    risk: Float[Array, " T"]
+    probes: dict[str, Any]
+    params: Params
+
+
+class Leg(NamedTuple):
+    """A stretch of a run that can be continued: where it ended, and what it recorded before."""
+
+    params: Params
+    state: State
+    records: dict[str, Any]
+
+
+def leg(
+    method: Method,
+    risk: Risk,
+    params: Params,
+    state: State | None = None,
+    *,
+    num_steps: int,
+    every: int = 1,
+    probes: Mapping[str, Probe] | None = None,
+    train: Iterable[str] | None = None,
+) -> Leg:
+    """Take ``num_steps`` steps, recording risk and probes *before* steps 0, every, 2 every, ...
+
+    Only the blocks named in ``train`` move; the others are constants to the method, so their
+    gradients are never computed.
+    """
+    if num_steps < 1 or every < 1 or num_steps % every:
+        msg = (
+            f"{every=} does not divide {num_steps=} into whole records; "
+            f"try every={math.gcd(num_steps, every) or 1}."
+        )
+        raise InputError(msg)
+    names = block_names(params, train)
+    if not names:
+        msg = f"train={train!r} names no parameter; choose from {', '.join(params._fields)}."
+        raise InputError(msg)
+
+    def whole(moving: dict[str, Array]) -> Params:
+        return params._replace(**moving)
+
+    def advance(carry: tuple, _: None) -> tuple[tuple, None]:
+        moving, state = carry
+        return method.step(lambda blocks: risk(whole(blocks)), moving, state), None
+
+    def record_then_advance(carry: tuple, _: None) -> tuple[tuple, dict]:
+        seen = record(risk, probes, whole(carry[0]))
+        # with every = 1 there is no inner loop, and XLA shares the forward pass with the record
+        carry = advance(carry, None)[0] if every == 1 else jax.lax.scan(advance, carry, length=every)[0]
+        return carry, seen
+
+    moving = {name: getattr(params, name) for name in names}
+    state = method.init(moving) if state is None else state
+    (moving, state), records = jax.lax.scan(
+        record_then_advance, (moving, state), length=num_steps // every
+    )
+    return Leg(whole(moving), state, records)
+
+
+def record(risk: Risk, probes: Mapping[str, Probe] | None, params: Params) -> dict[str, Any]:
+    """Risk and probes at one point; a probe that returns a dict is spread over several names."""
+    seen: dict[str, Any] = {"risk": risk(params)}
+    for name, probe in (probes or {}).items():
+        value = probe(params)
+        if isinstance(value, dict):
+            seen |= {f"{name}_{part}": x for part, x in value.items()}
+        else:
+            seen[name] = value
+    return seen
+
+
+def run(
+    method: Method,
+    risk: Risk,
+    params0: Params,
+    *,
+    num_steps: int,
+    every: int = 1,
+    probes: Mapping[str, Probe] | None = None,
+    train: Iterable[str] | None = None,
+) -> Trajectory:
+    """Train from ``params0``, recording risk and probes at steps 0, every, ..., num_steps.
+
+    Pure: wrap it in ``jax.jit`` and ``jax.vmap`` as you like, e.g. over a leading axis of seeds.
+    Divergence is data: the trajectory holds the infinities and NaNs.
+
+    >>> from collections import namedtuple
+    >>> from shoal.methods import gradient_descent
+    >>> P = namedtuple("P", "w b")
+    >>> halving = gradient_descent(step_size=0.5)
+    >>> out = run(halving, lambda p: 0.5 * p.w**2 + p.b, P(jnp.array(8.0), jnp.array(0.0)),
+    ...           num_steps=2, train=["w"])
+    >>> out.risk.tolist(), float(out.params.w)
+    ([32.0, 8.0, 2.0], 2.0)
+    """
+    walked = leg(
+        method, risk, params0, num_steps=num_steps, every=every, probes=probes, train=train
+    )
+    last = record(risk, probes, walked.params)
+    return trajectory(walked.records, last, walked.params, every)
+
+
+def trajectory(records: dict, last: dict, params: Params, every: int) -> Trajectory:
+    """Join the records of a run with those of its end."""
+    joined = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), records, last)
+    risk = joined.pop("risk")
+    return Trajectory(jnp.arange(len(risk)) * every, risk, joined, params)
+
+
+def diverged_at(trajectory: Trajectory) -> Int[Array, ""]:
+    """First recorded step whose risk is not a finite number; -1 if there is none."""
+    bad = ~jnp.isfinite(trajectory.risk)
+    return jnp.where(bad.any(), trajectory.step[jnp.argmax(bad)], -1)

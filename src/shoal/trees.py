@@ -1,0 +1,45 @@
+"""Parameters as named blocks."""
+
+from collections.abc import Iterable, Mapping
+
+import jax
+import jax.numpy as jnp
+
+from shoal._typing import Array, Float, Params
+from shoal.errors import InputError, nearest
+
+
+def blocks(params: Params) -> dict[str, Array]:
+    """Return the blocks of a parameter tuple by name.
+
+    >>> from collections import namedtuple
+    >>> blocks(namedtuple("P", "a b")(1, 2))
+    {'a': 1, 'b': 2}
+    """
+    return params._asdict()
+
+
+def block_names(params: Params, wanted: Iterable[str] | None = None) -> tuple[str, ...]:
+    """Return ``wanted`` in the order of the parameters, or all names; refuse unknown ones."""
+    if wanted is None:
+        return params._fields
+    wanted = tuple(wanted)
+    for name in wanted:
+        if name not in params._fields:
+            msg = f"no parameter is called {name!r}; {nearest(name, params._fields)}"
+            raise InputError(msg)
+    return tuple(name for name in params._fields if name in wanted)
+
+
+def norm(tree: Mapping | tuple) -> Float[Array, ""]:
+    r"""Euclidean norm of everything in a tree, $(\sum_* \lVert W_*\rVert_F^2)^{1/2}$.
+
+    >>> float(norm({"a": jnp.array([3.0]), "b": jnp.array([[4.0]])}))
+    5.0
+    """
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def cast(tree: Params, dtype: str) -> Params:
+    """Every array of a tree in another precision."""
+    return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)
