@@ -47,7 +47,8 @@ class Theorem(NamedTuple):
     statement: str
     source: str
     method: str  # the method it speaks of, a key of METHODS
-    probes: tuple[str, ...]  # what must be recorded to check all its conclusions
+    probes: tuple[str, ...]  # what to record to check all its conclusions
+    needs: tuple[str, ...]  # of these, those without which nothing can be said
     certificate: Callable[[Case, Trajectory], Certificate]
     largest_step: Callable[[Case], Float[Array, ""]] | None  # NaN where no step is allowed
 
@@ -400,6 +401,9 @@ def certify(experiment: Experiment, theorem: Theorem, run: Trajectory) -> list[C
             f"method={experiment.setting.method}; train with --set method={theorem.method}."
         )
         raise InputError(msg)
+    if missing := [name for name in theorem.needs if name not in run.probes]:
+        msg = f"{theorem.key} needs {', '.join(missing)}, not recorded; train with --probes +{','.join(missing)}."
+        raise InputError(msg)
     numbers = numbers_of(experiment.paper, experiment.setting)
     program = _program(experiment.setting)
 
@@ -435,3 +439,21 @@ def theorem_of(paper: Paper, key: str) -> Theorem:
             return theorem
     msg = f"{paper.key} has no theorem {key!r}; {nearest(key, [t.key for t in paper.theorems])}"
     raise InputError(msg)
+
+
+def probe_names(paper: Paper) -> tuple[str, ...]:
+    """What can be recorded, without computing anything."""
+    setting = paper.setting
+    spec = paper.model(setting).spec
+    shape = (setting.num_samples, setting.num_tokens, setting.dim)
+    problem = Problem(
+        jax.ShapeDtypeStruct(shape, jnp.float64), jax.ShapeDtypeStruct(shape[:1], jnp.float64)
+    )
+    names: list[str] = []
+
+    def look(problem: Problem, params0: Params) -> None:
+        case = _case(paper, setting, problem, params0, numbers_of(paper, setting))
+        names.extend(paper.probes(case))
+
+    jax.eval_shape(look, problem, spec)
+    return tuple(names)

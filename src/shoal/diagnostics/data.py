@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal import fits
 from shoal._typing import Array, Float
 from shoal.problems import Problem
 
@@ -56,15 +57,12 @@ def tail_fit(overlaps: np.ndarray) -> tuple[float, float, float]:
     Returns $c$ and its 95% interval, NaN where fewer than three distinct values leave nothing
     to fit.
     """
-    from scipy import stats  # most of a second to import: only when used
-
     t, above = _survival(overlaps)
     inner = (above > 0) & (above < 1)
     if inner.sum() < 3:
         return (float("nan"),) * 3
-    fit = stats.linregress(np.log(t[inner]), np.log(-np.log(above[inner])))
-    half = stats.t.ppf(0.975, inner.sum() - 2) * fit.stderr
-    return float(fit.slope), float(fit.slope - half), float(fit.slope + half)
+    fit = fits.power_law(t[inner], -np.log(above[inner]))
+    return fit.slope, fit.low, fit.high
 
 
 def admissible_exponents(overlaps: np.ndarray) -> tuple[float, float]:

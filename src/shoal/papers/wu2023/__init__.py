@@ -19,12 +19,12 @@ from shoal._typing import Array, Callable, Float, Init, Params, Probe, Scalar
 from shoal.certificates import Certificate
 from shoal.diagnostics import dynamics, kernels, layers
 from shoal.errors import InputError
-from shoal.experiments import Case, Paper, Theorem, data_key
+from shoal.experiments import Case, Paper, Theorem, data_key, initial_params
 from shoal.files import read_idx_images
 from shoal.losses import half_sum_of_squares
 from shoal.models import Model, predict
+from shoal.papers.wu2023 import limits, theorems
 from shoal.papers.wu2023 import model as architecture
-from shoal.papers.wu2023 import theorems
 from shoal.papers.wu2023.limits import Variances
 from shoal.papers.wu2023.model import Scales, Weights
 from shoal.problems import Problem
@@ -154,6 +154,27 @@ def driving_kernel(case: Case) -> Callable[[Params], Float[Array, "N N"]]:
     return kernels.total_kernel(block_kernels(case), case.speeds)
 
 
+def distance_to_limit(
+    setting: Setting, problem: Problem, seeds: tuple[int, ...]
+) -> Float[Array, " S"]:
+    r"""Relative distance of the tangent kernel at the start to its limit, for each seed ($p>1/2$)."""
+    if setting.score_exponent <= 0.5:
+        msg = (
+            f"score_exponent={setting.score_exponent}: the kernel tends to a fixed limit only above "
+            "1/2; see limits.random_limit for 1/2."
+        )
+        raise InputError(msg)
+    constants = scales(setting)
+    limit = limits.uniform_limit(problem.X, variances(setting), constants, setting.width)
+    blocks = architecture.tangent_kernels(problem.X, constants)
+
+    @jax.jit
+    def distances(starts: Weights) -> Float[Array, " S"]:
+        return jax.lax.map(lambda p: limits.relative_distance(blocks(p), limit), starts)
+
+    return distances(initial_params(PAPER, setting, seeds))
+
+
 def probes(case: Case) -> dict[str, Probe]:
     """Everything that can be recorded along a run."""
     X, constants = case.problem.X, scales(case.setting)
@@ -233,6 +254,7 @@ THEOREMS = (
         source=_OURS,
         method="gd",
         probes=_RECORDED,
+        needs=(),
         certificate=_theorem_a,
         largest_step=lambda case: theorems.largest_step(_start(case)),
     ),
@@ -242,6 +264,7 @@ THEOREMS = (
         source=_OURS,
         method="flow",
         probes=_RECORDED,
+        needs=(),
         certificate=_theorem_b,
         largest_step=None,
     ),
@@ -252,6 +275,7 @@ THEOREMS = (
         source="ours; proof in docs/theory/kernel_regime.md",
         method="gd",
         probes=("kernel_distance",),
+        needs=("kernel_distance",),
         certificate=_kernel_regime,
         largest_step=None,
     ),

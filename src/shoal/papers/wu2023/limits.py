@@ -122,3 +122,16 @@ def random_limit(
         mean=jax.tree.map(lambda K: jnp.mean(K, axis=0), draws),
         spread=jax.tree.map(lambda K: jnp.std(K, axis=0, ddof=1), draws),
     )
+
+
+def total(blocks: dict[str, Float[Array, "N N"]]) -> Float[Array, "N N"]:
+    """Sum of the blocks' kernels."""
+    return sum(blocks.values())
+
+
+def relative_distance(
+    blocks: dict[str, Float[Array, "N N"]], limit: dict[str, Float[Array, "N N"]]
+) -> Float[Array, ""]:
+    r"""$\lVert K - K_\infty\rVert_F / \lVert K_\infty\rVert_F$ of the whole kernel."""
+    goal = total(limit)
+    return jnp.linalg.norm(total(blocks) - goal) / jnp.linalg.norm(goal)

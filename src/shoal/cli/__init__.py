@@ -1,0 +1,179 @@
+"""The command line. Nothing heavy is imported here: ``shoal --help`` must answer at once."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, CycloptsError, Parameter
+
+from shoal import __version__
+from shoal.errors import InputError
+
+app = App(
+    name="shoal",
+    version=__version__,
+    help="""A laboratory for the training dynamics of shallow Transformers.
+
+    Train a paper's model, measure what its theorems speak of, and let each theorem say whether it
+    applies, holds, and how far its prediction is from what happened.
+
+    Start with: shoal tour. Then: shoal papers, shoal certify wu2023.theorem_a --help.
+    """,
+)
+
+_FLAG = Parameter(negative=())
+
+
+@dataclass
+class Start:
+    """What is trained, and from where."""
+
+    set: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None
+    "A setting as name=value; may be repeated. 'shoal papers PAPER' lists names and defaults."
+    data: Annotated[Path | None, Parameter(name="--data")] = None
+    "Your own problem: an .npz file with X (samples, tokens, dim) and y (samples,)."
+    params: Annotated[Path | None, Parameter(name="--params")] = None
+    "Your own initial weights: an .npz file with the paper's arrays, maybe a leading axis of seeds."
+    seeds: Annotated[str, Parameter(name="--seeds")] = "0"
+    "Seeds of the initial weights, e.g. 0,1,2 or 0-99. All run in one call."
+    steps: Annotated[int | None, Parameter(name="--steps")] = None
+    "Number of training steps; short for --set num_steps=N."
+    precision: Annotated[str, Parameter(name="--precision")] = "float64"
+    "float64 or float32. Bounds and singular values are in float64 either way."
+    probes: Annotated[str, Parameter(name="--probes")] = ""
+    "What to record: names, 'all', 'none', or '+name,name' to add to the usual ones."
+
+
+_START = Start()
+_Start = Annotated[Start, Parameter(name="*")]
+_Out = Annotated[Path | None, Parameter(name="--out")]
+_Json = Annotated[bool, Parameter(name="--json", negative=())]
+
+
+@app.command
+def tour(*, json: _Json = False) -> None:
+    """The main job: train and certify small runs, and say in plain words what came out.
+
+    Parameters
+    ----------
+    json
+        Print the results as JSON, and nothing else, on standard output.
+    """
+    from shoal.cli import touring
+
+    touring.tour(as_json=json)
+
+
+@app.command
+def papers(paper: str = "", /, *, json: _Json = False) -> None:
+    """What is inside: papers, their models, theorems, probes and settings.
+
+    Parameters
+    ----------
+    paper
+        Show one paper in detail, with every setting, its default and what it means.
+    json
+        Print as JSON.
+    """
+    from shoal.cli import work
+
+    work.papers(paper, as_json=json)
+
+
+@app.command
+def train(paper: str, /, *, start: _Start = _START, out: _Out = None, json: _Json = False) -> None:
+    """Train one setting, record probes along the way, and write a run folder.
+
+    Example: shoal train wu2023 --set width=64 --set init=he --steps 200 --seeds 0,1 --out r1
+
+    Parameters
+    ----------
+    paper
+        Which paper's model, e.g. wu2023.
+    out
+        Folder for the run; it must not exist. Without it nothing is saved.
+    json
+        Print a summary as JSON.
+    """
+    from shoal.cli import work
+
+    work.train(paper, start, out, as_json=json)
+
+
+@app.command
+def certify(
+    theorem: str,
+    /,
+    *,
+    start: _Start = _START,
+    run: Annotated[Path | None, Parameter(name="--run")] = None,
+    out: _Out = None,
+    json: _Json = False,
+) -> None:
+    """Confront a theorem with a run: hypotheses, conclusions, margins, verdict.
+
+    The verdict is 'holds', 'violated', 'not applicable' (a hypothesis failed: the theorem says
+    nothing, the run may still converge) or 'unresolved' (float64 cannot tell). Without a step size
+    the largest one that the theorem allows is taken.
+
+    Example: shoal certify wu2023.theorem_a --set width=40000 --set score_exponent=1
+    --set num_samples=3 --set num_tokens=2 --set tokens=unit --set pooling=sum
+
+    Parameters
+    ----------
+    theorem
+        PAPER.THEOREM, e.g. wu2023.theorem_a; 'shoal papers' lists them.
+    run
+        Certify a run that 'shoal train' wrote, instead of training anew.
+    out
+        Folder for the run; it must not exist. Without it nothing is saved.
+    json
+        Print as JSON: paper, theorem, and for each seed verdict, hypotheses, conclusions,
+        constants, predicted and measured rate.
+    """
+    from shoal.cli import work
+
+    work.certify(theorem, start, run, out, as_json=json)
+
+
+@app.command
+def data(paper: str, /, *, start: _Start = _START, json: _Json = False) -> None:
+    """Check the data assumptions of the theorems on a problem: bounds, rank, dissimilarity.
+
+    Example: shoal data wu2023 --set problem=digits --set num_samples=100
+
+    Parameters
+    ----------
+    paper
+        The paper whose settings describe the problem, e.g. wu2023; --data replaces it by yours.
+    json
+        Print as JSON.
+    """
+    from shoal.cli import work
+
+    work.data(paper, start, as_json=json)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; 0 done, 2 bad input, 1 failure."""
+    try:
+        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except (InputError, CycloptsError) as error:
+        print("shoal:", " ".join(str(error).split()), file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("shoal: stopped; nothing was written.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except (OSError, MemoryError) as error:
+        print(f"shoal: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def entry() -> None:
+    """What the installed command calls."""
+    sys.exit(main())

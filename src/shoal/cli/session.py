@@ -1,0 +1,29 @@
+"""Choices made once at the edge: precision, and a cache of compiled programs on disk."""
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept: $SHOAL_CACHE_DIR, or the user's cache folder."""
+    import platformdirs
+
+    chosen = os.environ.get("SHOAL_CACHE_DIR")
+    return Path(chosen) if chosen else platformdirs.user_cache_path("shoal")
+
+
+def begin() -> None:
+    """Switch JAX to float64 and let it remember what it compiled."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    if jax.config.jax_compilation_cache_dir:
+        return  # the user has chosen
+    folder = cache_folder() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # no cache is slower, not wrong
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

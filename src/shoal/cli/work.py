@@ -1,0 +1,259 @@
+"""What the commands do: words in, runs and verdicts out."""
+
+import json
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shoal.cli import Start, show
+from shoal.cli.session import begin
+from shoal.errors import InputError
+
+begin()  # precision and compile cache, before the first array
+
+from shoal import store  # noqa: E402
+from shoal.certificates import Certificate  # noqa: E402
+from shoal.diagnostics.data import data_report  # noqa: E402
+from shoal.experiments import (  # noqa: E402
+    Experiment,
+    Paper,
+    Theorem,
+    allowed_step,
+    default_step,
+    prepare,
+    probe_names,
+    simulate,
+    theorem_of,
+)
+from shoal.experiments import certify as confront  # noqa: E402
+from shoal.papers import PAPERS, paper_of  # noqa: E402
+from shoal.settings import parse_assignments  # noqa: E402
+from shoal.training import Trajectory  # noqa: E402
+
+LARGEST_SEED = 2**31 - 1
+
+
+class Done(NamedTuple):
+    """A finished run with its certificates."""
+
+    experiment: Experiment
+    run: Trajectory
+    theorems: list[tuple[Theorem, list[Certificate]]]
+    notes: dict[str, Any]
+
+
+def seeds_of(text: str) -> tuple[int, ...]:
+    """Seeds from words such as ``0,1,2`` or ``0-99``.
+
+    >>> seeds_of("3,0-2")
+    (3, 0, 1, 2)
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            msg = f"--seeds {text}: expected whole numbers such as 0,1,2 or 0-99."
+            raise InputError(msg)
+        low, high = int(first), int(last or first)
+        if not low <= high <= LARGEST_SEED or high - low >= 100_000:
+            msg = f"--seeds {text}: {part} is not a range of at most 100000 seeds below 2**31."
+            raise InputError(msg)
+        seeds.extend(range(low, high + 1))
+    if len(set(seeds)) < len(seeds):
+        msg = f"--seeds {text}: a seed is named twice."
+        raise InputError(msg)
+    return tuple(seeds)
+
+
+def _prepared(paper: Paper, start: Start, **fixed: Any) -> Experiment:
+    values: dict[str, Any] = dict(parse_assignments(start.set or []))
+    if start.steps is not None:
+        values["num_steps"] = start.steps
+    for name, value in fixed.items():
+        if values.setdefault(name, value) != value:
+            msg = f"{name}={values[name]}, but here it must be {value}; leave it out."
+            raise InputError(msg)
+    return prepare(
+        paper,
+        values,
+        seeds=seeds_of(start.seeds),
+        data=start.data,
+        params=start.params,
+        precision=start.precision,
+    )
+
+
+def _probes(paper: Paper, text: str, extra: tuple[str, ...] = ()) -> tuple[str, ...]:
+    if text == "all":
+        return probe_names(paper)
+    names = tuple(n.strip() for n in text.removeprefix("+").split(",") if n.strip())
+    usual = paper.default_probes if not text or text.startswith("+") else ()
+    chosen = () if text == "none" else (*usual, *names)
+    return tuple(dict.fromkeys((*chosen, *extra)))
+
+
+def with_step(experiment: Experiment, theorem: Theorem | None) -> tuple[Experiment, str]:
+    """Choose a step size if the user did not, and say where it came from."""
+    if experiment.setting.step_size is not None:
+        return experiment, "given"
+    step = allowed_step(experiment, theorem) if theorem is not None else None
+    source = "largest that the theorem allows"
+    if step is None:
+        step, source = default_step(experiment), "half of 1 / lambda_max of the tangent kernel"
+    return experiment._replace(setting=experiment.setting._replace(step_size=step)), source
+
+
+def execute(
+    experiment: Experiment, probes: tuple[str, ...], theorems: tuple[Theorem, ...], source: str
+) -> Done:
+    """Train, then confront the run with theorems."""
+    begun = time.perf_counter()
+    with show.progress(f"{experiment.paper.key}: training") as report:
+        run = simulate(experiment, probes, progress=report)
+    found = [(theorem, confront(experiment, theorem, run)) for theorem in theorems]
+    seconds = time.perf_counter() - begun
+    notes = {
+        "command": shlex.join(["shoal", *sys.argv[1:]]),
+        "step_size_source": source,
+        "seconds": round(seconds, 3),
+    }
+    return Done(experiment, run, found, notes)
+
+
+def theorems_json(done: Done) -> list[dict[str, Any]]:
+    """Every certificate of a run in the form of ``certify --json``."""
+    paper, seeds = done.experiment.paper.key, done.experiment.seeds
+    return [store.theorem_json(paper, t.key, seeds, found) for t, found in done.theorems]
+
+
+def _finish(done: Done, start: Start | None, out: Path | None) -> None:
+    if out is None:
+        return
+    files = {"data_file": start and start.data, "params_file": start and start.params}
+    notes = done.notes | {k: str(v) if v else None for k, v in files.items()}
+    store.save_run(out, done.experiment, done.run, theorems_json(done), notes)
+    show.note(f"wrote {out}")
+
+
+def print_json(value: Any) -> None:
+    """The only thing on standard output."""
+    print(json.dumps(store.plain(value), indent=1, allow_nan=False))
+
+
+def train(key: str, start: Start, out: Path | None, *, as_json: bool) -> None:
+    """``shoal train``."""
+    paper = paper_of(key)
+    if out is not None:
+        store.require_free(out)
+    experiment, source = with_step(_prepared(paper, start), None)
+    probes = _probes(paper, start.probes)
+    ours = tuple(
+        t
+        for t in paper.theorems
+        if t.method == experiment.setting.method and set(t.needs) <= set(probes)
+    )
+    done = execute(experiment, probes, ours, source)
+    _finish(done, start, out)
+    if as_json:
+        print_json(_summary(done, out))
+    else:
+        show.run_summary(done.experiment, done.run, done.theorems, done.notes, out)
+
+
+def _summary(done: Done, out: Path | None) -> dict[str, Any]:
+    risk = done.run.risk
+    return {
+        "paper": done.experiment.paper.key,
+        "out": str(out) if out else None,
+        "setting": done.experiment.setting,
+        "seeds": done.experiment.seeds,
+        "first_risk": risk[:, 0],
+        "last_risk": risk[:, -1],
+        "verdicts": {
+            t["theorem"]: [r["verdict"] for r in t["results"]] for t in theorems_json(done)
+        },
+        **done.notes,
+    }
+
+
+def _named_theorem(name: str) -> tuple[Paper, Theorem]:
+    key, dot, theorem = name.partition(".")
+    paper = paper_of(key)
+    if not dot:
+        names = ", ".join(f"{key}.{t.key}" for t in paper.theorems)
+        msg = f"{name!r} names a paper; which theorem? There are: {names}."
+        raise InputError(msg)
+    return paper, theorem_of(paper, theorem)
+
+
+def certify(
+    name: str, start: Start, folder: Path | None, out: Path | None, *, as_json: bool
+) -> None:
+    """``shoal certify``."""
+    paper, theorem = _named_theorem(name)
+    if out is not None:
+        store.require_free(out)
+    if folder is not None:
+        if start != Start():
+            msg = "--run certifies a finished run: leave out --set, --data, --params, --seeds, ..."
+            raise InputError(msg)
+        experiment, run = store.load_run(folder, PAPERS)
+        if experiment.paper.key != paper.key:
+            msg = f"{str(folder)!r} is a run of {experiment.paper.key}, not of {paper.key}."
+            raise InputError(msg)
+        notes = {"step_size_source": f"the run in {folder}"}
+        done = Done(experiment, run, [(theorem, confront(experiment, theorem, run))], notes)
+    else:
+        experiment, source = with_step(_prepared(paper, start, method=theorem.method), theorem)
+        done = execute(
+            experiment, _probes(paper, start.probes, theorem.probes), (theorem,), source
+        )
+    _finish(done, start, out)
+    if as_json:
+        found = theorems_json(done)[0]
+        extra = {"setting": done.experiment.setting, "precision": done.experiment.precision}
+        print_json(found | extra | done.notes)
+    else:
+        show.certificates(done.experiment, theorem, done.theorems[0][1], done.notes)
+
+
+def papers(key: str, *, as_json: bool) -> None:
+    """``shoal papers``."""
+    wanted = [paper_of(key)] if key else list(PAPERS.values())
+    if as_json:
+        print_json([_paper_json(paper) for paper in wanted])
+    elif key:
+        show.paper(wanted[0], probe_names(wanted[0]))
+    else:
+        show.papers(wanted)
+
+
+def _paper_json(paper: Paper) -> dict[str, Any]:
+    return {
+        "key": paper.key,
+        "title": paper.title,
+        "authors": paper.authors,
+        "year": paper.year,
+        "arxiv": paper.arxiv,
+        "about": paper.about,
+        "theorems": [
+            {"key": t.key, "statement": t.statement, "source": t.source, "method": t.method}
+            for t in paper.theorems
+        ],
+        "probes": probe_names(paper),
+        "default_probes": paper.default_probes,
+        "setting": paper.setting,
+    }
+
+
+def data(key: str, start: Start, *, as_json: bool) -> None:
+    """``shoal data``."""
+    paper = paper_of(key)
+    experiment = _prepared(paper, start)
+    report = data_report(experiment.problem)
+    if as_json:
+        print_json(report)
+    else:
+        show.data(paper, report)

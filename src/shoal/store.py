@@ -1,0 +1,274 @@
+"""Run folders: open to any tool, whole or not there at all.
+
+A folder holds ``run.json``, ``trajectory.parquet``, ``problem.npz``, ``params0.npz``,
+``params.npz``, ``certificates.json`` and, if arrays were recorded, ``probes.npz``. It is written
+aside, under a name that begins with a dot, and renamed when complete.
+"""
+
+import json
+import math
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import shoal
+from shoal import settings, trees
+from shoal.certificates import Certificate, Reading, readings, verdict
+from shoal.errors import InputError
+from shoal.experiments import Experiment, Paper
+from shoal.files import read_npz
+from shoal.problems import checked
+from shoal.training import Trajectory
+
+FORMAT = 1
+
+
+# ----------------------------------------------------------------------------------- as JSON
+
+
+def plain(value: Any) -> Any:
+    """Anything of ours as JSON can hold it: infinities and NaN become null."""
+    if isinstance(value, dict):
+        return {str(k): plain(v) for k, v in value.items()}
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value
+
+
+def _reading(reading: Reading) -> dict[str, Any]:
+    fields = reading._asdict()
+    return {k: v for k, v in fields.items() if not (k == "at" and v is None)}
+
+
+def certificate_json(seed: int, certificate: Certificate) -> dict[str, Any]:
+    """One seed's confrontation, as ``shoal certify --json`` prints it."""
+    hypotheses, conclusions = readings(certificate)
+    return plain(
+        {
+            "seed": seed,
+            "verdict": str(verdict(certificate)),
+            "hypotheses": [_reading(h) for h in hypotheses],
+            "conclusions": [_reading(c) for c in conclusions],
+            "constants": certificate.constants,
+            "predicted_rate": certificate.predicted_rate,
+            "measured_rate": certificate.measured_rate,
+        }
+    )
+
+
+def theorem_json(
+    paper: str, theorem: str, seeds: Iterable[int], certificates: Iterable[Certificate]
+) -> dict[str, Any]:
+    """A theorem confronted with every seed of a run."""
+    results = [certificate_json(s, c) for s, c in zip(seeds, certificates, strict=True)]
+    return {"paper": paper, "theorem": theorem, "results": results}
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    found = {"shoal": shoal.__version__, "python": platform.python_version()}
+    for name in ("jax", "jaxlib", "numpy", "scipy", "diffrax", "polars"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+# ----------------------------------------------------------------------------------- writing
+
+
+def require_free(folder: Path) -> None:
+    """Refuse a folder that exists, before any work is done."""
+    if folder.exists() or folder.is_symlink():
+        msg = f"{str(folder)!r} exists already; choose another --out, or move it away."
+        raise InputError(msg)
+    parent = folder.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        msg = f"cannot write below {str(parent)!r}; choose another --out."
+        raise InputError(msg)
+
+
+def save_run(
+    folder: Path,
+    experiment: Experiment,
+    run: Trajectory,
+    theorems: list[dict[str, Any]],
+    notes: dict[str, Any],
+) -> None:
+    """Write a run folder aside, then give it its name."""
+    require_free(folder)
+    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
+    try:
+        _write_files(aside, experiment, run, theorems, notes)
+        for path in aside.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        aside.chmod(0o755)
+        require_free(folder)
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _write_files(
+    folder: Path,
+    experiment: Experiment,
+    run: Trajectory,
+    theorems: list[dict[str, Any]],
+    notes: dict[str, Any],
+) -> None:
+    seeds = np.asarray(experiment.seeds)
+    arrays = {name: np.asarray(x) for name, x in run.probes.items()}
+    scalar = {name: x for name, x in arrays.items() if x.ndim == 2}
+    larger = {name: x for name, x in arrays.items() if x.ndim > 2}
+    _frame(seeds, np.asarray(run.step), np.asarray(run.risk), scalar).write_parquet(
+        folder / "trajectory.parquet"
+    )
+    np.savez(folder / "problem.npz", **_arrays(experiment.problem))
+    np.savez(folder / "params0.npz", **_arrays(experiment.params0))
+    np.savez(folder / "params.npz", **_arrays(run.params))
+    if larger:
+        np.savez(folder / "probes.npz", seed=seeds, step=np.asarray(run.step[0]), **larger)
+    diverged = ~np.isfinite(np.asarray(run.risk))
+    at = [int(run.step[0][np.argmax(row)]) if row.any() else None for row in diverged]
+    about = {
+        "format": FORMAT,
+        "paper": experiment.paper.key,
+        "setting": experiment.setting,
+        "given": experiment.given,
+        "seeds": experiment.seeds,
+        "precision": experiment.precision,
+        "versions": versions(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "diverged_at": at,
+        "verdicts": {t["theorem"]: [r["verdict"] for r in t["results"]] for t in theorems},
+        **notes,
+    }
+    _write_json(folder / "run.json", about)
+    _write_json(folder / "certificates.json", theorems)
+
+
+def _arrays(blocks: Any) -> dict[str, np.ndarray]:
+    return {name: np.asarray(x) for name, x in trees.blocks(blocks).items()}
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(plain(value), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _frame(seeds: np.ndarray, step: np.ndarray, risk: np.ndarray, scalar: dict) -> Any:
+    import polars as pl  # lazily: the command line must start quickly
+
+    count = risk.shape[1]
+    columns = {"seed": np.repeat(seeds, count), "step": step.ravel(), "risk": risk.ravel()}
+    return pl.DataFrame(columns | {name: x.ravel() for name, x in scalar.items()})
+
+
+# ----------------------------------------------------------------------------------- reading
+
+
+def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajectory]:
+    """Read a run folder back, checking that its parts belong together."""
+    about = _read_json(folder / "run.json")
+    try:
+        if about["format"] != FORMAT:
+            msg = f"{str(folder)!r} has format {about['format']}; this version reads {FORMAT}."
+            raise InputError(msg)
+        paper = papers[about["paper"]]
+        setting = settings.with_values(paper.setting, about["setting"], owner=paper.key)
+        seeds = tuple(int(seed) for seed in about["seeds"])
+        given, precision = tuple(about["given"]), str(about["precision"])
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        msg = f"{str(folder / 'run.json')!r} is not a run of ours ({type(error).__name__}: {error})."
+        raise InputError(msg) from None
+    data = read_npz(folder / "problem.npz", ("X", "y"))
+    problem = checked(data["X"], data["y"], where=str(folder / "problem.npz"))
+    spec = paper.model(setting).spec
+
+    def stacked(name: str) -> Any:
+        found = read_npz(folder / name, spec._fields)
+        for block, want in trees.blocks(spec).items():
+            if found[block].shape != (len(seeds), *want.shape):
+                msg = f"{str(folder / name)!r}: {block} has shape {found[block].shape}; expected {(len(seeds), *want.shape)}."
+                raise InputError(msg)
+        return type(spec)(**{k: jnp.asarray(v) for k, v in found.items()})
+
+    experiment = Experiment(
+        paper,
+        setting,
+        given,
+        trees.cast(problem, precision),
+        stacked("params0.npz"),
+        seeds,
+        precision,
+    )
+    step, risk, probes = _read_trajectory(folder / "trajectory.parquet", seeds)
+    return experiment, Trajectory(step, risk, probes, stacked("params.npz"))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        msg = f"{str(path.parent)!r} is not a run folder (it has no {path.name})."
+        raise InputError(msg) from None
+    except (OSError, ValueError) as error:
+        msg = f"{str(path)!r} cannot be read ({error})."
+        raise InputError(msg) from None
+    if not isinstance(value, dict):
+        msg = f"{str(path)!r} does not hold an object."
+        raise InputError(msg)
+    return value
+
+
+def _read_trajectory(path: Path, seeds: tuple[int, ...]) -> tuple[Any, Any, dict[str, Any]]:
+    import polars as pl
+
+    try:
+        frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        msg = f"{str(path)!r} cannot be read ({str(error).splitlines()[0]})."
+        raise InputError(msg) from None
+    if missing := {"seed", "step", "risk"} - set(frame.columns):
+        msg = f"{str(path)!r} lacks the columns {', '.join(sorted(missing))}."
+        raise InputError(msg)
+    frame = frame.sort("seed", "step", maintain_order=True)
+    count = frame.height // len(seeds)
+    if count < 2 or frame["seed"].to_list() != [s for s in sorted(seeds) for _ in range(count)]:
+        msg = f"{str(path)!r} does not hold the same steps for the seeds {seeds}."
+        raise InputError(msg)
+    order = np.argsort(np.argsort(seeds))  # rows of the sorted table in the order of the seeds
+
+    def column(name: str) -> Any:
+        return jnp.asarray(frame[name].to_numpy().reshape(len(seeds), count)[order])
+
+    if not frame["step"].dtype.is_integer() or (np.asarray(column("step")) != column("step")[0]).any():
+        msg = f"{str(path)!r} does not hold the same steps for every seed."
+        raise InputError(msg)
+    numeric = [c for c in frame.columns if frame[c].dtype.is_numeric() or frame[c].dtype == pl.Boolean]
+    probes = {name: column(name) for name in numeric if name not in ("seed", "step", "risk")}
+    return column("step"), column("risk"), probes
