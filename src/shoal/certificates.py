@@ -17,8 +17,8 @@ class Inequality(NamedTuple):
     ``resolution`` is the absolute rounding level of the two sides (e.g. of a risk near zero).
     """
 
-    lhs: Float[Array, "..."]
-    rhs: Float[Array, "..."]
+    lhs: Float[Array, "..."] | float
+    rhs: Float[Array, "..."] | float
     resolution: Float[Array, "..."] | float = 0.0
 
 

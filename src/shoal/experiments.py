@@ -157,7 +157,8 @@ def _adopt(setting: Any, given: tuple[str, ...], sizes: Mapping[str, int], where
     """Take sizes from data or weights; refuse if the user asked for others."""
     for name, size in sizes.items():
         if name in given and getattr(setting, name) != size:
-            msg = f"{name}={getattr(setting, name)}, but {where} has {size}; leave it out or match it."
+            asked = getattr(setting, name)
+            msg = f"{name}={asked}, but {where} has {size}; leave it out or match it."
             raise InputError(msg)
     return setting._replace(**sizes)
 
@@ -171,7 +172,10 @@ def _read_params(paper: Paper, path: str | Path) -> Params:
             msg = f"{path}: {name} must hold finite real numbers (it is {array.dtype})."
             raise InputError(msg)
         if array.ndim not in (axes, axes + 1) or 0 in array.shape:
-            msg = f"{path}: {name} has shape {array.shape}; expected {axes} axes, or one more in front for seeds."
+            msg = (
+                f"{path}: {name} has shape {array.shape}; expected {axes} axes, "
+                "or one more in front for seeds."
+            )
             raise InputError(msg)
     stacked = {getattr(spec, name).ndim + 1 == a.ndim for name, a in arrays.items()}
     if len(stacked) > 1:
@@ -195,7 +199,9 @@ def _matching(paper: Paper, setting: Any, stored: Params, where: str) -> Params:
     for name, block in trees.blocks(spec).items():
         got = getattr(stored, name).shape
         if got != (count, *block.shape):
-            msg = f"{where}: {name} has shape {got[1:]}; with these data it should be {block.shape}."
+            msg = (
+                f"{where}: {name} has shape {got[1:]}; with these data it should be {block.shape}."
+            )
             raise InputError(msg)
     return stored
 
@@ -247,7 +253,7 @@ def over_seeds(function: Callable, batch: int, *stacked: Any) -> Any:
 _STATIC = ("paper", "setting", "probes", "batch")
 
 
-def _case(paper: Paper, setting: Any, problem: Problem, params0: Params, numbers: dict) -> Case:
+def _case(setting: Any, problem: Problem, params0: Params, numbers: dict) -> Case:
     return Case(setting, problem, params0, numbers["step_size"], numbers["speeds"])
 
 
@@ -261,9 +267,11 @@ def _chosen(paper: Paper, case: Case, names: tuple[str, ...]) -> dict[str, Probe
 
 
 @functools.partial(jax.jit, static_argnames=(*_STATIC, "num_steps", "every"))
-def _leg(problem, starts, points, states, numbers, *, paper, setting, num_steps, every, probes, batch):  # type: ignore[no-untyped-def]
-    def one(params0, params, state):  # type: ignore[no-untyped-def]
-        case = _case(paper, setting, problem, params0, numbers)
+def _leg(
+    problem, starts, points, states, numbers, *, paper, setting, num_steps, every, probes, batch
+):
+    def one(params0, params, state):
+        case = _case(setting, problem, params0, numbers)
         walked = leg(
             METHODS[setting.method](case.step_size, case.speeds),
             empirical_risk(paper.model(setting), problem, paper.loss),
@@ -280,9 +288,9 @@ def _leg(problem, starts, points, states, numbers, *, paper, setting, num_steps,
 
 
 @functools.partial(jax.jit, static_argnames=_STATIC)
-def _last(problem, starts, points, numbers, *, paper, setting, probes, batch):  # type: ignore[no-untyped-def]
-    def one(params0, params):  # type: ignore[no-untyped-def]
-        case = _case(paper, setting, problem, params0, numbers)
+def _last(problem, starts, points, numbers, *, paper, setting, probes, batch):
+    def one(params0, params):
+        case = _case(setting, problem, params0, numbers)
         risk = empirical_risk(paper.model(setting), problem, paper.loss)
         return record(risk, _chosen(paper, case, probes), params)
 
@@ -361,13 +369,13 @@ def _per_start(experiment: Experiment, function: Callable[[Case], Any]) -> Any:
     program = _program(experiment.setting)
 
     @jax.jit
-    def every(problem, starts, numbers):  # type: ignore[no-untyped-def]
-        return jax.lax.map(
-            lambda p: function(_case(experiment.paper, program, problem, p, numbers)), starts
-        )
+    def every(problem, starts, numbers):
+        return jax.lax.map(lambda p: function(_case(program, problem, p, numbers)), starts)
 
     return every(
-        trees.cast(experiment.problem, "float64"), trees.cast(experiment.params0, "float64"), numbers
+        trees.cast(experiment.problem, "float64"),
+        trees.cast(experiment.params0, "float64"),
+        numbers,
     )
 
 
@@ -402,16 +410,17 @@ def certify(experiment: Experiment, theorem: Theorem, run: Trajectory) -> list[C
         )
         raise InputError(msg)
     if missing := [name for name in theorem.needs if name not in run.probes]:
-        msg = f"{theorem.key} needs {', '.join(missing)}, not recorded; train with --probes +{','.join(missing)}."
+        lacking = ",".join(missing)
+        msg = f"{theorem.key} needs {lacking}, not recorded; train with --probes +{lacking}."
         raise InputError(msg)
     numbers = numbers_of(experiment.paper, experiment.setting)
     program = _program(experiment.setting)
 
     @jax.jit
-    def every(problem, starts, numbers, run):  # type: ignore[no-untyped-def]
-        def one(args):  # type: ignore[no-untyped-def]
+    def every(problem, starts, numbers, run):
+        def one(args):
             params0, seen = args
-            case = _case(experiment.paper, program, problem, params0, numbers)
+            case = _case(program, problem, params0, numbers)
             found = theorem.certificate(case, seen)
             # jax returns plain dicts sorted; the order of the theorem is the reader's
             return found._replace(
@@ -446,14 +455,13 @@ def probe_names(paper: Paper) -> tuple[str, ...]:
     setting = paper.setting
     spec = paper.model(setting).spec
     shape = (setting.num_samples, setting.num_tokens, setting.dim)
-    problem = Problem(
-        jax.ShapeDtypeStruct(shape, jnp.float64), jax.ShapeDtypeStruct(shape[:1], jnp.float64)
-    )
+    X: Any = jax.ShapeDtypeStruct(shape, jnp.float64)
+    y: Any = jax.ShapeDtypeStruct(shape[:1], jnp.float64)
     names: list[str] = []
 
     def look(problem: Problem, params0: Params) -> None:
-        case = _case(paper, setting, problem, params0, numbers_of(paper, setting))
+        case = _case(setting, problem, params0, numbers_of(paper, setting))
         names.extend(paper.probes(case))
 
-    jax.eval_shape(look, problem, spec)
+    jax.eval_shape(look, Problem(X, y), spec)
     return tuple(names)

@@ -36,12 +36,15 @@ def read_npz(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str
         raise InputError(msg) from None
     present = [m.filename.removesuffix(".npy") for m in members if m.filename.endswith(".npy")]
     if missing := [name for name in names or () if name not in present]:
-        msg = f"{str(path)!r} lacks {', '.join(missing)}; it has: {', '.join(present) or 'nothing'}."
+        msg = (
+            f"{str(path)!r} lacks {', '.join(missing)}; it has: {', '.join(present) or 'nothing'}."
+        )
         raise InputError(msg)
     wanted = names or tuple(present)
     size = sum(m.file_size for m in members if m.filename.removesuffix(".npy") in wanted)
     if size > LARGEST:
-        msg = f"{str(path)!r} unpacks to {size / 2**30:.1f} GiB; at most {LARGEST / 2**30:.0f} are read."
+        most = LARGEST / 2**30
+        msg = f"{str(path)!r} unpacks to {size / 2**30:.1f} GiB; at most {most:.0f} are read."
         raise InputError(msg)
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -65,7 +68,9 @@ def read_idx(path: str | Path) -> np.ndarray:
         with gzip.open(path) if packed else path.open("rb") as file:
             start = file.read(4)
             if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _IDX_TYPES:
-                msg = f"{str(path)!r} is not an IDX file (it begins with {start.hex() or 'nothing'})."
+                msg = (
+                    f"{str(path)!r} is not an IDX file (it begins with {start.hex() or 'nothing'})."
+                )
                 raise InputError(msg)
             dtype = np.dtype(_IDX_TYPES[start[2]])
             shape = tuple(np.frombuffer(file.read(4 * start[3]), ">u4").tolist())

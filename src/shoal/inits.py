@@ -67,7 +67,7 @@ def orthogonal(key: PRNGKeyArray, spec: Params) -> Params:
             columns, rows = 1, columns
         tall = max(rows, columns), min(rows, columns)
         Q, R = jnp.linalg.qr(jax.random.normal(key, tall, block.dtype))
-        Q = Q * jnp.sign(jnp.diagonal(R))
+        Q = Q * jnp.sign(jnp.diagonal(R))[None]
         return (Q if rows >= columns else Q.T).reshape(block.shape)
 
     return _per_block(draw, key, spec)

@@ -17,7 +17,7 @@ from shoal.errors import InputError
 
 def require_float64() -> None:
     """Refuse to go on in single precision, where ranks and bounds mean nothing."""
-    if not jax.config.jax_enable_x64:
+    if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
         msg = (
             "float64 is off, and certificates need it; "
             "call jax.config.update('jax_enable_x64', True) before the first array."
@@ -88,7 +88,7 @@ def top_eigenvalue(
     depth = min(num_matvecs, start.size)
     result = decomp.tridiag_sym(depth, reortho="full", custom_vjp=False)(matvec, start)
     ritz, S = jnp.linalg.eigh(result.J_small)
-    vector = result.Q_tall @ S[:, -1]
+    vector = S[:, -1] @ result.Q_tall  # matfree keeps the Krylov basis in rows
     vector = vector / norm_fro(vector)
     # one more product buys the true residual: the recurrence's own estimate trusts orthogonality
     image = matvec(vector)

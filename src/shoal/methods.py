@@ -38,7 +38,7 @@ def gradient_descent(step_size: Scalar, speeds: Mapping[str, Scalar] | None = No
         }
         return moved, state
 
-    return Method(lambda blocks: (), step)
+    return Method(lambda _: (), step)
 
 
 def gradient_flow(
@@ -61,7 +61,7 @@ def gradient_flow(
     controller = diffrax.PIDController(rtol=rtol, atol=atol)
 
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
-        def velocity(t: Scalar, y: Blocks, args: None) -> Blocks:
+        def velocity(t: Any, y: Blocks, args: Any) -> Blocks:  # noqa: ARG001
             gradient = jax.grad(risk)(y)
             return {name: -speeds.get(name, 1.0) * gradient[name] for name in y}
 
@@ -80,7 +80,7 @@ def gradient_flow(
         moved = jax.tree.map(lambda W: jnp.where(failed, jnp.nan, W[-1]), solution.ys)
         return moved, state + solution.stats["num_steps"]
 
-    return Method(lambda blocks: jnp.zeros((), int), step)
+    return Method(lambda _: jnp.zeros((), int), step)
 
 
 __all__ = ["Blocks", "Method", "Params", "State", "gradient_descent", "gradient_flow"]

@@ -31,7 +31,8 @@ def checked(X: np.ndarray, y: np.ndarray, *, where: str) -> Problem:
         msg = f"{where}: X has shape {X.shape}; expected (samples, tokens, dim), none of them 0."
         raise InputError(msg)
     if y.shape != X.shape[:1]:
-        msg = f"{where}: y has shape {y.shape}, but X has {X.shape[0]} samples; expected ({X.shape[0]},)."
+        N = X.shape[0]
+        msg = f"{where}: y has shape {y.shape}, but X has {N} samples; expected ({N},)."
         raise InputError(msg)
     return Problem(jnp.asarray(X, float), jnp.asarray(y, float))
 
@@ -93,7 +94,7 @@ def patch_embedding(
     key_embedding, key_position = jax.random.split(key)
     E = jax.random.normal(key_embedding, (pieces.shape[-1], dim), float) / dim**0.5
     P = jax.random.normal(key_position, (pieces.shape[1], dim), float) / dim**0.5
-    return pieces @ E + P
+    return pieces @ E + P[None]
 
 
 def image_problem(
@@ -142,7 +143,7 @@ def _two_classes(classes: str, known: np.ndarray) -> tuple[int, int]:
 
 
 def handwritten_digits() -> tuple[np.ndarray, np.ndarray]:
-    """The 1797 real 8 x 8 digits that come with scikit-learn, values in [0, 1], and their labels."""
+    """The 1797 real 8 x 8 digits of scikit-learn, values in [0, 1], and their labels."""
     from sklearn.datasets import load_digits  # a second to import: only when used
 
     digits = load_digits()

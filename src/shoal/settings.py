@@ -1,7 +1,7 @@
 """Settings: flat NamedTuples with a comment per number, parsed and checked before anything runs."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
@@ -20,10 +20,8 @@ def _names(text: str) -> str:
 Names = Annotated[str, AfterValidator(_names)]
 """Names separated by commas, such as ``W_Q,W_K``."""
 
-S = TypeVar("S", bound=NamedTuple)
 
-
-def with_values(setting: S, values: Mapping[str, Any], *, owner: str) -> S:
+def with_values(setting: Any, values: Mapping[str, Any], *, owner: str) -> Any:
     """Return the setting with some values replaced, each checked against its field's type."""
     hints = get_type_hints(type(setting), include_extras=True)
     checked = {}
@@ -36,7 +34,11 @@ def with_values(setting: S, values: Mapping[str, Any], *, owner: str) -> S:
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
-    if isinstance(value, str) and value.lower() in ("none", "auto") and type(None) in _members(kind):
+    if (
+        isinstance(value, str)
+        and value.lower() in ("none", "auto")
+        and type(None) in _members(kind)
+    ):
         return None
     try:
         return TypeAdapter(kind).validate_python(value)

@@ -146,11 +146,12 @@ def _write_files(
     _frame(seeds, np.asarray(run.step), np.asarray(run.risk), scalar).write_parquet(
         folder / "trajectory.parquet"
     )
-    np.savez(folder / "problem.npz", **_arrays(experiment.problem))
-    np.savez(folder / "params0.npz", **_arrays(experiment.params0))
-    np.savez(folder / "params.npz", **_arrays(run.params))
+    _write_npz(folder / "problem.npz", _arrays(experiment.problem))
+    _write_npz(folder / "params0.npz", _arrays(experiment.params0))
+    _write_npz(folder / "params.npz", _arrays(run.params))
     if larger:
-        np.savez(folder / "probes.npz", seed=seeds, step=np.asarray(run.step[0]), **larger)
+        steps = {"seed": seeds, "step": np.asarray(run.step[0])}
+        _write_npz(folder / "probes.npz", steps | larger)
     diverged = ~np.isfinite(np.asarray(run.risk))
     at = [int(run.step[0][np.argmax(row)]) if row.any() else None for row in diverged]
     about = {
@@ -172,6 +173,10 @@ def _write_files(
 
 def _arrays(blocks: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(x) for name, x in trees.blocks(blocks).items()}
+
+
+def _write_npz(path: Path, arrays: dict[str, Any]) -> None:
+    np.savez(path, **arrays)
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -203,7 +208,9 @@ def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajec
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        msg = f"{str(folder / 'run.json')!r} is not a run of ours ({type(error).__name__}: {error})."
+        msg = (
+            f"{str(folder / 'run.json')!r} is not a run of ours ({type(error).__name__}: {error})."
+        )
         raise InputError(msg) from None
     data = read_npz(folder / "problem.npz", ("X", "y"))
     problem = checked(data["X"], data["y"], where=str(folder / "problem.npz"))
@@ -213,7 +220,8 @@ def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajec
         found = read_npz(folder / name, spec._fields)
         for block, want in trees.blocks(spec).items():
             if found[block].shape != (len(seeds), *want.shape):
-                msg = f"{str(folder / name)!r}: {block} has shape {found[block].shape}; expected {(len(seeds), *want.shape)}."
+                got, expected = found[block].shape, (len(seeds), *want.shape)
+                msg = f"{str(folder / name)!r}: {block} has shape {got}; expected {expected}."
                 raise InputError(msg)
         return type(spec)(**{k: jnp.asarray(v) for k, v in found.items()})
 
@@ -266,9 +274,14 @@ def _read_trajectory(path: Path, seeds: tuple[int, ...]) -> tuple[Any, Any, dict
     def column(name: str) -> Any:
         return jnp.asarray(frame[name].to_numpy().reshape(len(seeds), count)[order])
 
-    if not frame["step"].dtype.is_integer() or (np.asarray(column("step")) != column("step")[0]).any():
+    if (
+        not frame["step"].dtype.is_integer()
+        or (np.asarray(column("step")) != column("step")[0]).any()
+    ):
         msg = f"{str(path)!r} does not hold the same steps for every seed."
         raise InputError(msg)
-    numeric = [c for c in frame.columns if frame[c].dtype.is_numeric() or frame[c].dtype == pl.Boolean]
+    numeric = [
+        c for c in frame.columns if frame[c].dtype.is_numeric() or frame[c].dtype == pl.Boolean
+    ]
     probes = {name: column(name) for name in numeric if name not in ("seed", "step", "risk")}
     return column("step"), column("risk"), probes

@@ -71,7 +71,9 @@ def leg(
     def record_then_advance(carry: tuple, _: None) -> tuple[tuple, dict]:
         seen = record(risk, probes, whole(carry[0]))
         # with every = 1 there is no inner loop, and XLA shares the forward pass with the record
-        carry = advance(carry, None)[0] if every == 1 else jax.lax.scan(advance, carry, length=every)[0]
+        carry = (
+            advance(carry, None)[0] if every == 1 else jax.lax.scan(advance, carry, length=every)[0]
+        )
         return carry, seen
 
     moving = {name: getattr(params, name) for name in names}

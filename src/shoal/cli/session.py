@@ -17,7 +17,7 @@ def begin() -> None:
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    if jax.config.jax_compilation_cache_dir:
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return  # the user has chosen
     folder = cache_folder() / "compiled"
     try:

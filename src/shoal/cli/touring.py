@@ -115,7 +115,16 @@ def _stop(name: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def _certificate_table(rows: list[dict[str, Any]]) -> Table:
     table = show.table(
-        "theorem", "width", "init", "p", "ratio", "c_5 < 1", "c_6 < 2", "verdict", "proved", "measured"
+        "theorem",
+        "width",
+        "init",
+        "p",
+        "ratio",
+        "c_5 < 1",
+        "c_6 < 2",
+        "verdict",
+        "proved",
+        "measured",
     )
     for row in rows:
         table.add_row(

@@ -207,9 +207,7 @@ def certify(
         done = Done(experiment, run, [(theorem, confront(experiment, theorem, run))], notes)
     else:
         experiment, source = with_step(_prepared(paper, start, method=theorem.method), theorem)
-        done = execute(
-            experiment, _probes(paper, start.probes, theorem.probes), (theorem,), source
-        )
+        done = execute(experiment, _probes(paper, start.probes, theorem.probes), (theorem,), source)
     _finish(done, start, out)
     if as_json:
         found = theorems_json(done)[0]

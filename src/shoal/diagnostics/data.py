@@ -41,7 +41,7 @@ class DataReport(NamedTuple):
 
 
 def pair_overlaps(X: Float[Array, "N n d"]) -> Float[Array, "N N"]:
-    r"""$\langle X_n^\top X_n, X_{n'}^\top X_{n'}\rangle = \lVert X_nX_{n'}^\top\rVert_F^2$, all pairs."""
+    r"""Overlaps $\langle X^\top X, X'^\top X'\rangle = \lVert XX'^\top\rVert_F^2$ of all pairs."""
     return jax.lax.map(lambda x: jnp.sum(jnp.einsum("id,Njd->Nij", x, X) ** 2, axis=(1, 2)), X)
 
 

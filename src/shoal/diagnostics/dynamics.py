@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from shoal import linalg, trees
-from shoal._typing import Array, Float, Params, Probe, PRNGKeyArray, Risk
+from shoal._typing import Array, Float, Params, PRNGKeyArray, Probe, Risk
 
 
 def gradient_norm(risk: Risk) -> Probe:

@@ -1,5 +1,6 @@
 """Tangent kernels, and what a run does to them."""
 
+import functools
 from collections.abc import Mapping
 
 import jax
@@ -15,7 +16,7 @@ Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
 
 
 def tangent_kernels(model: Model, X: Float[Array, "N n d"]) -> Kernels:
-    r"""Empirical tangent kernel of each block, $K_{ij} = \langle\nabla f(x_i),\nabla f(x_j)\rangle$.
+    r"""Tangent kernel of each block, $K_{ij} = \langle\nabla f(x_i),\nabla f(x_j)\rangle$.
 
     By automatic differentiation: works for any model with a scalar output, and needs memory for
     the whole Jacobian. Papers bring closed forms that do not.
@@ -32,11 +33,11 @@ def tangent_kernels(model: Model, X: Float[Array, "N n d"]) -> Kernels:
 def total_kernel(
     kernels: Kernels, speeds: Mapping[str, Scalar]
 ) -> Callable[[Params], Float[Array, "N N"]]:
-    r"""The kernel that drives the outputs, $K=\sum_* r_*K_*$, with the blocks' step ratios $r_*$."""
+    r"""The kernel that drives the outputs, $\sum_* r_*K_*$, with the blocks' step ratios $r_*$."""
 
     def kernel(params: Params) -> Float[Array, "N N"]:
         parts = kernels(params)
-        return sum(speeds[name] * parts[name] for name in parts)
+        return functools.reduce(jnp.add, [speeds[name] * K for name, K in parts.items()])
 
     return kernel
 

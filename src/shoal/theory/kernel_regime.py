@@ -30,7 +30,7 @@ def predicted_risk(
     """
     eigenvalues, V = jnp.linalg.eigh(K)
     factors = (1 - step_size * eigenvalues)[None, :] ** step[:, None]
-    return 0.5 * jnp.sum((factors * (V.T @ e0)) ** 2, axis=1)
+    return 0.5 * jnp.sum((factors * (V.T @ e0)[None]) ** 2, axis=1)
 
 
 def kernel_regime(

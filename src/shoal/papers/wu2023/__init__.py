@@ -89,7 +89,7 @@ def variances(setting: Setting) -> Variances:
         "lecun": Variances(1 / d, 1 / d, 1 / d, 1 / m),
         "he": Variances(2 / d, 2 / d, 2 / d, 2 / m),
         "ntk": Variances(1.0, 1.0, 1.0, 1.0),
-        "xavier": Variances(*[2 / (d + m)] * 3, 2 / (m + 1)),
+        "xavier": Variances(2 / (d + m), 2 / (d + m), 2 / (d + m), 2 / (m + 1)),
     }
     if setting.init not in table:
         msg = f"init={setting.init} has no independent entries; choose from {', '.join(table)}."
@@ -141,7 +141,8 @@ def sizes(params: Weights) -> dict[str, int]:
 
 def speeds(setting: Setting) -> dict[str, Scalar]:
     """Step ratios: the hidden weights may move more slowly than the output weights."""
-    return {name: setting.hidden_step_ratio for name in HIDDEN} | {"w_O": 1.0}
+    ratios: dict[str, Scalar] = dict.fromkeys(HIDDEN, setting.hidden_step_ratio)
+    return ratios | {"w_O": 1.0}
 
 
 def block_kernels(case: Case) -> kernels.Kernels:
@@ -157,11 +158,11 @@ def driving_kernel(case: Case) -> Callable[[Params], Float[Array, "N N"]]:
 def distance_to_limit(
     setting: Setting, problem: Problem, seeds: tuple[int, ...]
 ) -> Float[Array, " S"]:
-    r"""Relative distance of the tangent kernel at the start to its limit, for each seed ($p>1/2$)."""
+    r"""Relative distance of the initial tangent kernel to its limit, for each seed ($p>1/2$)."""
     if setting.score_exponent <= 0.5:
         msg = (
-            f"score_exponent={setting.score_exponent}: the kernel tends to a fixed limit only above "
-            "1/2; see limits.random_limit for 1/2."
+            f"score_exponent={setting.score_exponent}: the kernel has a fixed limit only above 1/2; "
+            "see limits.random_limit for 1/2."
         )
         raise InputError(msg)
     constants = scales(setting)
@@ -188,11 +189,8 @@ def probes(case: Case) -> dict[str, Probe]:
         return lambda params: spectrum(params)[index]
 
     def by_block(params: Weights) -> dict[str, Array]:
-        spectrum = kernels.kernel_eigenvalues
-        return {
-            name: spectrum(lambda p, name=name: block_kernels(case)(p)[name])(params)
-            for name in Weights._fields
-        }
+        parts = block_kernels(case)(params)
+        return {name: kernels.kernel_eigenvalues(lambda K: K)(K) for name, K in parts.items()}
 
     return {
         "movement": dynamics.movement(case.params0),

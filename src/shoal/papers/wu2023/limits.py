@@ -7,6 +7,7 @@ kernel, stay *random* at any width, so there is no kernel to converge to across 
 distribution.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -126,7 +127,7 @@ def random_limit(
 
 def total(blocks: dict[str, Float[Array, "N N"]]) -> Float[Array, "N N"]:
     """Sum of the blocks' kernels."""
-    return sum(blocks.values())
+    return functools.reduce(jnp.add, blocks.values())
 
 
 def relative_distance(

@@ -9,7 +9,7 @@ Symbols: the paper's $d_m$ is ``width``, $d_s$ ``num_tokens``, $\tau_0$ ``score`
 ``output``, and $\kappa$ ``pool`` ($1/d_s$ for mean pooling, 1 for the sum).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,8 +39,9 @@ class Scales(NamedTuple):
 
 def weights_spec(dim: int, width: int) -> Weights:
     """Shapes of the parameters."""
-    matrix = jax.ShapeDtypeStruct((width, dim), jnp.float64)
-    return Weights(matrix, matrix, matrix, jax.ShapeDtypeStruct((width,), jnp.float64))
+    matrix: Any = jax.ShapeDtypeStruct((width, dim), jnp.float64)
+    vector: Any = jax.ShapeDtypeStruct((width,), jnp.float64)
+    return Weights(matrix, matrix, matrix, vector)
 
 
 def attention(params: Weights, X: Float[Array, "n d"], scales: Scales) -> Float[Array, "n n"]:
@@ -91,7 +92,7 @@ def tangent_kernels(X: Float[Array, "N n d"], scales: Scales) -> Kernels:
         B = jax.vmap(attention, in_axes=(None, 0, None))(params, X, scales)
         U = B @ X
         H = U @ params.W_V.T
-        Z = params.w_O * (H > 0)
+        Z = params.w_O[None, None] * (H > 0)
         F = scales.output * scales.pool * jnp.sum(jax.nn.relu(H), axis=1)
         g = scales.output * scales.pool * (Z @ params.W_V)
         p = softmax_pullback(B, g @ X.transpose(0, 2, 1)) @ X
@@ -129,7 +130,7 @@ def conserved_drift(params0: Weights, speeds: dict) -> Callable[[Params], dict[s
         signs = jnp.array([r["W_K"], -r["W_Q"], -r["W_K"], r["W_Q"]])
         M = jnp.concatenate([params.W_Q, params.W_K, params0.W_Q, params0.W_K], axis=1)
         R = jnp.linalg.qr(M, mode="r")
-        change = (R * jnp.repeat(signs, params0.W_Q.shape[1])) @ R.T
+        change = (R * jnp.repeat(signs, params0.W_Q.shape[1])[None]) @ R.T
         return {
             "query_key": jnp.linalg.norm(change),
             "value_output": jnp.linalg.norm(per_unit(params) - per_unit(params0)),

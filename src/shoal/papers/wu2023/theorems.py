@@ -6,7 +6,8 @@ Both are ours, after the route of Wu et al. (2023), Theorem 1; proofs and worked
 | letter | is |
 |---|---|
 | $E_0$, $\alpha$ | norm of the initial residual; smallest singular value of the initial features |
-| $R$, $c_X$, $\rho$ | longest token; a quarter of the squared token diameter; $\sqrt N\tau_1\kappa d_sR$ |
+| $R$, $c_X$ | longest token; a quarter of the squared diameter of a sequence's tokens |
+| $\rho$ | $\sqrt N\tau_1\kappa d_sR$ |
 | $r$, $\gamma$ | step of the hidden weights over that of $w_O$; step size |
 | $\lambda_*$, $\delta_*$ | bound of the norm of a block along the whole run; radius of its ball |
 """
@@ -136,14 +137,16 @@ def flow_constants(start: Start) -> Numbers:
 def largest_step(start: Start) -> Float[Array, ""]:
     """The largest step size that theorem A allows; NaN if it allows none."""
     c = descent_constants(start)
-    allowed = (c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1) & (c["c_5"] <= 1) & (c["c_6"] < 2)
+    allowed = (
+        (c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1) & (c["c_5"] <= 1) & (c["c_6"] < 2)
+    )
     return jnp.where(allowed, SAFETY * c["gamma_max"], jnp.nan)
 
 
 def theorem_a(
     start: Start, step_size: Scalar, speeds: Mapping[str, Scalar], trajectory: Trajectory
 ) -> Certificate:
-    r"""Gradient descent: $\ell_t\le(1-\gamma\alpha^2/4)^t\ell_0$, weights stay in balls, features stay apart.
+    r"""Gradient descent: $\ell_t\le(1-\gamma\alpha^2/4)^t\ell_0$, and the weights stay in balls.
 
     With the large step (7+): $\gamma\le\chi/\varphi^2$, which needs $c_6<2$. A block that is frozen
     moves less than the theorem allows, so only $w_O$ must be trained.
@@ -171,7 +174,7 @@ def theorem_a(
 def theorem_b(
     start: Start, step_size: Scalar, speeds: Mapping[str, Scalar], trajectory: Trajectory
 ) -> Certificate:
-    r"""Gradient flow: $\ell(t)\le e^{-\alpha^2t/2}\ell(0)$, weights stay in balls, features stay apart.
+    r"""Gradient flow: $\ell(t)\le e^{-\alpha^2t/2}\ell(0)$, and the weights stay in balls.
 
     ``step_size`` is the time between two steps of the integrator's record. Needs neither the
     condition (6) nor a step size. Rates are per unit of time.

@@ -1,0 +1,73 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal import linalg
+from shoal.errors import InputError
+
+
+def with_singular_values(values, columns=9):
+    rng = np.random.default_rng(0)
+    k = len(values)
+    U = np.linalg.qr(rng.normal(size=(k, k)))[0]
+    V = np.linalg.qr(rng.normal(size=(columns, k)))[0]
+    return jnp.asarray(U @ np.diag(values) @ V.T)
+
+
+def test_sigma_min_resolves_what_gram_eigenvalues_cannot():
+    A = with_singular_values([1.0, 1e-3, 1e-11])
+    assert float(linalg.sigma_min(A)) == pytest.approx(1e-11, rel=1e-3)
+    by_gram = float(jnp.sqrt(jnp.maximum(jnp.linalg.eigvalsh(A @ A.T)[0], 0)))
+    assert by_gram != pytest.approx(1e-11, rel=0.1)  # the trap that the SVD avoids
+
+
+def test_sigma_min_is_zero_when_there_are_fewer_columns_than_rows():
+    assert float(linalg.sigma_min(jnp.ones((3, 2)))) == 0.0
+
+
+def test_norms_match_numpy():
+    A = np.random.default_rng(1).normal(size=(5, 3))
+    assert float(linalg.norm_op(jnp.asarray(A))) == pytest.approx(np.linalg.norm(A, 2), rel=1e-13)
+    assert float(linalg.norm_fro(jnp.asarray(A))) == pytest.approx(np.linalg.norm(A), rel=1e-13)
+    assert float(linalg.norm_op(jnp.asarray(A[0]))) == pytest.approx(
+        np.linalg.norm(A[0]), rel=1e-13
+    )
+
+
+def symmetric(eigenvalues):
+    Q = np.linalg.qr(np.random.default_rng(2).normal(size=(len(eigenvalues),) * 2))[0]
+    return jnp.asarray(Q @ np.diag(eigenvalues) @ Q.T)
+
+
+def test_top_eigenvalue_is_not_fooled_by_a_larger_negative_one():
+    A = symmetric(np.concatenate([[-100.0, -50.0], np.linspace(-1, 3, 98)]))
+    start = jax.random.normal(jax.random.key(0), (100,))
+    top = linalg.top_eigenvalue(lambda v: A @ v, start, num_matvecs=60)
+    assert bool(top.converged)
+    assert float(top.value) == pytest.approx(3.0, rel=1e-6)
+
+
+def test_top_eigenvalue_admits_when_it_has_not_converged():
+    A = symmetric(np.linspace(0, 1, 300))
+    start = jax.random.normal(jax.random.key(0), (300,))
+    top = linalg.top_eigenvalue(lambda v: A @ v, start, num_matvecs=4)
+    assert not bool(top.converged)
+    assert float(top.residual) > 1e-3
+
+
+def test_an_eigenvalue_lies_within_the_residual():
+    eigenvalues = np.linspace(0, 1, 300)
+    A = symmetric(eigenvalues)
+    start = jax.random.normal(jax.random.key(1), (300,))
+    top = linalg.top_eigenvalue(lambda v: A @ v, start, num_matvecs=10)
+    assert np.min(np.abs(eigenvalues - float(top.value))) <= float(top.residual) + 1e-12
+
+
+def test_float32_is_refused_for_certificates():
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with pytest.raises(InputError, match="float64 is off"):
+            linalg.require_float64()
+    finally:
+        jax.config.update("jax_enable_x64", True)
