@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from shoal.papers import wu2023
-from shoal.papers.wu2023.model import Scales, Weights
+from shoal.papers.wu2023.encoder import Scales, Weights
 from shoal.problems import Problem
 
 

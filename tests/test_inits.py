@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal import inits
-from shoal.papers.wu2023.model import weights_spec
+from shoal.papers.wu2023.encoder import weights_spec
 
 DIM, WIDTH = 50, 400
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal._typing import Array, Float
+from shoal._typing import Array, Float, Int
 
 RTOL = 1e-9
 """Relative distance below which float64 does not decide a comparison of bounds."""
@@ -132,6 +132,6 @@ def verdict(certificate: Certificate, rtol: float = RTOL) -> Verdict:
     return Verdict.HOLDS
 
 
-def share_lost(risk: Float[Array, " T"], steps: Float[Array, ""] | float) -> Float[Array, ""]:
+def share_lost(risk: Float[Array, " T"], steps: Int[Array, ""] | int) -> Float[Array, ""]:
     r"""Average share of the risk lost per step, $1-(\ell_T/\ell_0)^{1/T}$."""
     return 1 - (risk[-1] / risk[0]) ** (1 / steps)

@@ -27,7 +27,8 @@ def require_float64() -> None:
 
 def singular_values(A: Float[Array, "rows columns"]) -> Float[Array, " k"]:
     """Singular values in float64, the largest first."""
-    return jnp.linalg.svd(A.astype(jnp.float64), compute_uv=False)
+    # full_matrices=False although no vectors are wanted: else LAPACK reserves columns x columns
+    return jnp.linalg.svd(A.astype(jnp.float64), full_matrices=False, compute_uv=False)
 
 
 def norm_op(A: Float[Array, "*shape"]) -> Float[Array, ""]:

@@ -261,8 +261,8 @@ def data(item: Paper, report: DataReport) -> None:
     )
     rows.add_row("tail exponent c, fitted to exp(-a t^c)", escape(fit), "")
     rows.add_row(
-        "dissimilar: overlaps obey exp(-t^c) as they stand, for some c > 0",
-        f"c from {number(report.admissible_low)} to {number(report.admissible_high)}",
+        "dissimilar: overlaps t >= 1 obey exp(-t^c) as they stand, for some c > 0",
+        f"c <= {number(report.largest_exponent)}" if report.dissimilar else "no such c",
         _SAY[report.dissimilar],
     )
     rows.add_row("largest normalised overlap of two samples", number(report.overlap_max), "")

@@ -32,9 +32,8 @@ class DataReport(NamedTuple):
     tail_exponent: float  # fitted c
     tail_exponent_low: float  # 95% interval of the fit
     tail_exponent_high: float
-    admissible_low: float  # the c > 0 for which the sample obeys the paper's bound as it stands
-    admissible_high: float
-    dissimilar: bool  # there is such a c
+    largest_exponent: float  # largest c for which the sample obeys the paper's bound as it stands
+    dissimilar: bool  # it is positive
     overlap_max: float  # largest normalised overlap q of two samples
     gershgorin_margin: float  # 1 - max_n sum_n' q
     label_rms: float
@@ -65,25 +64,23 @@ def tail_fit(overlaps: np.ndarray) -> tuple[float, float, float]:
     return fit.slope, fit.low, fit.high
 
 
-def admissible_exponents(overlaps: np.ndarray) -> tuple[float, float]:
-    r"""All $c$ with $S(t)\le e^{-t^c}$ at every value of the sample: an interval, maybe empty.
+def largest_exponent(overlaps: np.ndarray) -> float:
+    r"""Largest $c$ with $S(t)\le e^{-t^c}$ at every $t\ge1$: the paper's bound as it stands.
 
-    $-\log S(t)\ge t^c$ bounds $c$ from above where $t>1$ and from below where $t<1$.
+    $-\log S(t)\ge t^c$ bounds $c$ from above at each value beyond 1. Below 1 a finite sample says
+    nothing: every sample has $S=1$ up to its smallest value. Infinite if no value reaches 1.
 
-    >>> low, high = admissible_exponents(np.array([0.1, 0.2, 0.3, 0.4]))
-    >>> low > 0, high
-    (True, inf)
-    >>> admissible_exponents(np.array([5.0, 6.0, 7.0, 8.0]))[1] > 0
+    >>> largest_exponent(np.array([0.1, 0.2, 0.3]))
+    inf
+    >>> largest_exponent(np.array([5.0, 6.0, 7.0, 8.0])) > 0
     False
     """
     t, above = _survival(overlaps)
+    if np.mean(overlaps >= 1) > np.exp(-1):
+        return float("-inf")  # t^c = 1 at t = 1, whatever c is
     with np.errstate(divide="ignore"):
-        bound = np.log(-np.log(above)) / np.log(t)
-    low = np.max(bound[t < 1], initial=0.0)
-    high = np.min(bound[t > 1], initial=np.inf)
-    if np.any((t == 1) & (above > np.exp(-1))):
-        high = -np.inf
-    return float(low), float(high)
+        bound = np.log(-np.log(above[t > 1])) / np.log(t[t > 1])
+    return float(np.min(bound, initial=np.inf))
 
 
 def data_report(problem: Problem) -> DataReport:
@@ -91,7 +88,7 @@ def data_report(problem: Problem) -> DataReport:
     X = problem.X.astype(jnp.float64)
     N, n, d = X.shape
     norms = jnp.linalg.norm(X, axis=-1)
-    sigma = np.asarray(jnp.linalg.svd(X, compute_uv=False))
+    sigma = np.asarray(jnp.linalg.svd(X, full_matrices=False, compute_uv=False))
     conditioning = 0.0 if d < n else float((sigma[:, -1] / np.maximum(sigma[:, 0], 1e-300)).min())
     G = np.asarray(pair_overlaps(X))
     own = np.sqrt(np.diagonal(G))
@@ -99,7 +96,7 @@ def data_report(problem: Problem) -> DataReport:
     off = ~np.eye(N, dtype=bool)
     overlaps = G[np.triu_indices(N, 1)]
     c, low, high = tail_fit(overlaps)
-    admissible_low, admissible_high = admissible_exponents(overlaps)
+    most = largest_exponent(overlaps) if N > 1 else float("inf")
     return DataReport(
         num_samples=N,
         num_tokens=n,
@@ -111,9 +108,8 @@ def data_report(problem: Problem) -> DataReport:
         tail_exponent=c,
         tail_exponent_low=low,
         tail_exponent_high=high,
-        admissible_low=admissible_low,
-        admissible_high=admissible_high,
-        dissimilar=admissible_high > 0 and admissible_low <= admissible_high,
+        largest_exponent=most,
+        dissimilar=most > 0,
         overlap_max=float(q[off].max()) if N > 1 else 0.0,
         gershgorin_margin=float(1 - (q * off).sum(axis=1).max()),
         label_rms=float(jnp.sqrt(jnp.mean(problem.y**2))),

@@ -24,9 +24,9 @@ from shoal.files import read_idx_images
 from shoal.losses import half_sum_of_squares
 from shoal.models import Model, predict
 from shoal.papers.wu2023 import limits, theorems
-from shoal.papers.wu2023 import model as architecture
+from shoal.papers.wu2023 import encoder as architecture
 from shoal.papers.wu2023.limits import Variances
-from shoal.papers.wu2023.model import Scales, Weights
+from shoal.papers.wu2023.encoder import Scales, Weights
 from shoal.problems import Problem
 from shoal.settings import Count, Names, NonNegative, Positive, Seed
 from shoal.theory.kernel_regime import kernel_regime
@@ -160,10 +160,8 @@ def distance_to_limit(
 ) -> Float[Array, " S"]:
     r"""Relative distance of the initial tangent kernel to its limit, for each seed ($p>1/2$)."""
     if setting.score_exponent <= 0.5:
-        msg = (
-            f"score_exponent={setting.score_exponent}: the kernel has a fixed limit only above 1/2; "
-            "see limits.random_limit for 1/2."
-        )
+        p = setting.score_exponent
+        msg = f"score_exponent={p}: only above 1/2 is there a fixed limit (limits.random_limit)."
         raise InputError(msg)
     constants = scales(setting)
     limit = limits.uniform_limit(problem.X, variances(setting), constants, setting.width)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from shoal._typing import Array, Float, PRNGKeyArray
 from shoal.attention import softmax
-from shoal.papers.wu2023.model import Scales
+from shoal.papers.wu2023.encoder import Scales
 from shoal.theory.arccosine import gated_covariance, relu_kernel, step_kernel
 
 

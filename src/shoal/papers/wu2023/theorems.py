@@ -21,7 +21,7 @@ from shoal._typing import Array, Float, Scalar
 from shoal.certificates import RTOL, Certificate, Inequality, share_lost
 from shoal.diagnostics.layers import feature_matrix
 from shoal.linalg import norm_fro, norm_op, rank_tolerance, singular_values
-from shoal.papers.wu2023.model import Scales, Weights, features
+from shoal.papers.wu2023.encoder import Scales, Weights, features
 from shoal.problems import Problem
 from shoal.training import Trajectory
 

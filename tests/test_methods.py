@@ -1,0 +1,60 @@
+from collections import namedtuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal.methods import gradient_descent, gradient_flow
+from shoal.training import run
+
+P = namedtuple("P", "a b")
+START = P(jnp.array([2.0, -1.0]), jnp.array([3.0]))
+CURVATURE = P(jnp.array([1.0, 5.0]), jnp.array([2.0]))
+
+
+def quadratic(p):
+    return 0.5 * (jnp.sum(CURVATURE.a * p.a**2) + jnp.sum(CURVATURE.b * p.b**2))
+
+
+@pytest.mark.parametrize("method", [gradient_descent, gradient_flow])
+def test_every_method_keeps_shapes_and_types_and_lowers_a_convex_risk(method):
+    out = run(method(0.05, {"b": 0.5}), quadratic, START, num_steps=10, every=5)
+    assert jax.tree.map(jnp.shape, out.params) == jax.tree.map(jnp.shape, START)
+    assert out.params.a.dtype == START.a.dtype
+    assert bool(jnp.all(jnp.diff(out.risk) < 0))
+
+
+def test_descent_follows_the_closed_form_with_step_ratios():
+    out = run(gradient_descent(0.1, {"b": 0.25}), quadratic, START, num_steps=7)
+    np.testing.assert_allclose(out.params.a, START.a * (1 - 0.1 * CURVATURE.a) ** 7, rtol=1e-14)
+    np.testing.assert_allclose(out.params.b, START.b * (1 - 0.025 * CURVATURE.b) ** 7, rtol=1e-14)
+
+
+def test_flow_follows_the_closed_form_with_step_ratios():
+    out = run(gradient_flow(0.3, {"b": 0.25}), quadratic, START, num_steps=4)
+    np.testing.assert_allclose(out.params.a, START.a * jnp.exp(-1.2 * CURVATURE.a), rtol=1e-7)
+    np.testing.assert_allclose(out.params.b, START.b * jnp.exp(-0.3 * CURVATURE.b), rtol=1e-7)
+
+
+def test_flow_is_the_limit_of_small_steps():
+    def bumpy(p):
+        return jnp.sum(jnp.cosh(p.a)) + jnp.sum(jax.nn.relu(p.b) ** 2) + jnp.sum(p.a) * p.b[0]
+
+    flow = run(gradient_flow(0.1), bumpy, START, num_steps=1).params
+    errors = []
+    for k in (100, 200):
+        steps = run(gradient_descent(0.1 / k), bumpy, START, num_steps=k).params
+        errors.append(float(jnp.linalg.norm(steps.a - flow.a)))
+    assert errors[0] / errors[1] == pytest.approx(2, rel=0.02)  # Euler's method is of first order
+
+
+def test_a_failed_integration_is_visible():
+    out = run(gradient_flow(1.0, max_substeps=3), quadratic, START, num_steps=1)
+    assert bool(jnp.isnan(out.risk[-1]))
+
+
+def test_a_float32_run_stays_in_float32():
+    start = jax.tree.map(lambda x: x.astype(jnp.float32), START)
+    out = run(gradient_descent(jnp.float64(0.1)), quadratic, start, num_steps=2)
+    assert out.params.a.dtype == jnp.float32
