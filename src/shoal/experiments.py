@@ -6,6 +6,7 @@ another step size, seed or data set of the same shape does not compile again.
 """
 
 import functools
+import math
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -105,20 +106,23 @@ def prepare(
         msg = f"precision={precision!r}: expected float64 or float32."
         raise InputError(msg)
     setting = settings.with_values(paper.setting, values, owner=paper.key)
-    given = tuple(values)
+    _require_whole_records(setting)
+    given = fixed = tuple(values)
     if data is not None:
         arrays = read_npz(data, ("X", "y"))
         problem = checked(arrays["X"], arrays["y"], where=str(data))
-        setting = _adopt(setting, given, _problem_sizes(problem), str(data))
+        setting = _adopt(setting, fixed, _problem_sizes(problem), str(data))
+        fixed += tuple(_problem_sizes(problem))
     stored = _read_params(paper, params) if params is not None else None
     if stored is not None:
-        setting = _adopt(setting, given, paper.sizes(stored), str(params))
+        setting = _adopt(setting, fixed, paper.sizes(stored), str(params))
+        fixed += tuple(paper.sizes(stored))
     trees.block_names(paper.model(setting).spec, _trained(setting))
     seeds = tuple(seeds) if stored is None else _seeds_of(stored, tuple(seeds))
     _refuse_giants(paper, setting, len(seeds))
     if data is None:
         problem = paper.problem(setting)
-        setting = _adopt(setting, given, _problem_sizes(problem), f"problem={setting.problem}")
+        setting = _adopt(setting, fixed, _problem_sizes(problem), f"problem={setting.problem}")
     if stored is not None:
         params0 = _matching(paper, setting, stored, str(params))
     else:
@@ -132,6 +136,13 @@ def prepare(
         seeds,
         precision,
     )
+
+
+def _require_whole_records(setting: Any) -> None:
+    if setting.num_steps % setting.every:
+        fits = math.gcd(setting.num_steps, setting.every)
+        msg = f"every={setting.every} does not divide num_steps={setting.num_steps}; try {fits}."
+        raise InputError(msg)
 
 
 def initial_params(paper: Paper, setting: Any, seeds: Iterable[int]) -> Params:
@@ -153,10 +164,10 @@ def _problem_sizes(problem: Problem) -> dict[str, int]:
     return dict(zip(("num_samples", "num_tokens", "dim"), problem.X.shape, strict=True))
 
 
-def _adopt(setting: Any, given: tuple[str, ...], sizes: Mapping[str, int], where: str) -> Any:
-    """Take sizes from data or weights; refuse if the user asked for others."""
+def _adopt(setting: Any, fixed: tuple[str, ...], sizes: Mapping[str, int], where: str) -> Any:
+    """Take sizes from data or weights; refuse if the user, or the other file, has others."""
     for name, size in sizes.items():
-        if name in given and getattr(setting, name) != size:
+        if name in fixed and getattr(setting, name) != size:
             asked = getattr(setting, name)
             msg = f"{name}={asked}, but {where} has {size}; leave it out or match it."
             raise InputError(msg)
@@ -259,10 +270,6 @@ def _case(setting: Any, problem: Problem, params0: Params, numbers: dict) -> Cas
 
 def _chosen(paper: Paper, case: Case, names: tuple[str, ...]) -> dict[str, Probe]:
     known = paper.probes(case)
-    for name in names:
-        if name not in known:
-            msg = f"{paper.key} has no probe {name!r}; {nearest(name, known)}"
-            raise InputError(msg)
     return {name: known[name] for name in names}
 
 
@@ -322,9 +329,7 @@ def simulate(
     if setting.step_size is None:
         msg = "step_size is not set; choose one, or use default_step."
         raise InputError(msg)
-    if setting.num_steps % setting.every:
-        msg = f"every={setting.every} does not divide num_steps={setting.num_steps}."
-        raise InputError(msg)
+    _require_whole_records(setting)
     program = _program(setting)
     numbers = numbers_of(paper, setting)
     common = {

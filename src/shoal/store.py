@@ -271,17 +271,16 @@ def _read_trajectory(path: Path, seeds: tuple[int, ...]) -> tuple[Any, Any, dict
         raise InputError(msg)
     order = np.argsort(np.argsort(seeds))  # rows of the sorted table in the order of the seeds
 
-    def column(name: str) -> Any:
-        return jnp.asarray(frame[name].to_numpy().reshape(len(seeds), count)[order])
+    def column(name: str) -> np.ndarray:
+        return frame[name].to_numpy().reshape(len(seeds), count)[order]
 
-    if (
-        not frame["step"].dtype.is_integer()
-        or (np.asarray(column("step")) != column("step")[0]).any()
-    ):
+    if not frame["step"].dtype.is_integer() or (column("step") != column("step")[:1]).any():
         msg = f"{str(path)!r} does not hold the same steps for every seed."
         raise InputError(msg)
     numeric = [
         c for c in frame.columns if frame[c].dtype.is_numeric() or frame[c].dtype == pl.Boolean
     ]
-    probes = {name: column(name) for name in numeric if name not in ("seed", "step", "risk")}
-    return column("step"), column("risk"), probes
+    probes = {
+        name: jnp.asarray(column(name)) for name in numeric if name not in ("seed", "step", "risk")
+    }
+    return jnp.asarray(column("step")), jnp.asarray(column("risk")), probes

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Mapping
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Array, Float, Params
+from shoal._typing import Any, Array, Float, Params
 from shoal.errors import InputError, nearest
 
 
-def blocks(params: Params) -> dict[str, Array]:
-    """Return the blocks of a parameter tuple by name.
+def blocks(params: Params) -> dict[str, Any]:
+    """Return the blocks of a parameter tuple (or of its shapes) by name.
 
     >>> from collections import namedtuple
     >>> blocks(namedtuple("P", "a b")(1, 2))

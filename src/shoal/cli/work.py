@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from shoal.cli import Start, show
 from shoal.cli.session import begin
-from shoal.errors import InputError
+from shoal.errors import InputError, nearest
 
 begin()  # precision and compile cache, before the first array
 
@@ -91,6 +91,11 @@ def _probes(paper: Paper, text: str, extra: tuple[str, ...] = ()) -> tuple[str, 
     names = tuple(n.strip() for n in text.removeprefix("+").split(",") if n.strip())
     usual = paper.default_probes if not text or text.startswith("+") else ()
     chosen = () if text == "none" else (*usual, *names)
+    known = probe_names(paper)
+    for name in chosen:
+        if name not in known:
+            msg = f"{paper.key} has no probe {name!r}; {nearest(name, known)}"
+            raise InputError(msg)
     return tuple(dict.fromkeys((*chosen, *extra)))
 
 
@@ -147,8 +152,8 @@ def train(key: str, start: Start, out: Path | None, *, as_json: bool) -> None:
     paper = paper_of(key)
     if out is not None:
         store.require_free(out)
-    experiment, source = with_step(_prepared(paper, start), None)
     probes = _probes(paper, start.probes)
+    experiment, source = with_step(_prepared(paper, start), None)
     ours = tuple(
         t
         for t in paper.theorems

@@ -23,10 +23,10 @@ from shoal.experiments import Case, Paper, Theorem, data_key, initial_params
 from shoal.files import read_idx_images
 from shoal.losses import half_sum_of_squares
 from shoal.models import Model, predict
-from shoal.papers.wu2023 import limits, theorems
 from shoal.papers.wu2023 import encoder as architecture
-from shoal.papers.wu2023.limits import Variances
+from shoal.papers.wu2023 import limits, theorems
 from shoal.papers.wu2023.encoder import Scales, Weights
+from shoal.papers.wu2023.limits import Variances
 from shoal.problems import Problem
 from shoal.settings import Count, Names, NonNegative, Positive, Seed
 from shoal.theory.kernel_regime import kernel_regime
