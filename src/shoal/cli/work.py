@@ -211,8 +211,9 @@ def certify(
         notes = {"step_size_source": f"the run in {folder}"}
         done = Done(experiment, run, [(theorem, confront(experiment, theorem, run))], notes)
     else:
+        probes = _probes(paper, start.probes, theorem.probes)
         experiment, source = with_step(_prepared(paper, start, method=theorem.method), theorem)
-        done = execute(experiment, _probes(paper, start.probes, theorem.probes), (theorem,), source)
+        done = execute(experiment, probes, (theorem,), source)
     _finish(done, start, out)
     if as_json:
         found = theorems_json(done)[0]
