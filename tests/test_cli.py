@@ -154,7 +154,7 @@ def test_a_finished_run_is_certified_and_a_tampered_one_violated(capsys, tmp_pat
     before = json.loads(ok(capsys, *certify))
     assert before["results"][0]["verdict"] == "holds"
     stored = json.loads((tmp_path / "r" / "run.json").read_text())
-    assert stored["verdicts"] == {"theorem_a": ["holds"]}
+    assert stored["verdicts"]["theorem_a"] == ["holds"]
     path = tmp_path / "r" / "trajectory.parquet"
     table = pl.read_parquet(path)
     worse = pl.when(pl.col("step") == 6).then(pl.col("risk") * 1e3).otherwise(pl.col("risk"))
@@ -181,7 +181,7 @@ def test_kernel_regime_and_vector_probes_are_recorded(capsys, tmp_path):
     table = pl.read_parquet(tmp_path / "r" / "trajectory.parquet")
     assert {"movement_W_Q", "sharpness_value", "sharpness_converged"} <= set(table.columns)
     verdicts = json.loads((tmp_path / "r" / "run.json").read_text())["verdicts"]
-    assert set(verdicts) == {"theorem_a", "kernel_regime"}
+    assert set(verdicts) == {"theorem_a", "theorem_c", "kernel_regime"}
 
 
 def test_digits_and_a_diverging_run_are_results_not_errors(capsys, tmp_path):
@@ -340,7 +340,12 @@ def test_a_second_call_compiles_nothing(tmp_path):
 def test_papers_lists_theorems_settings_and_probes(capsys):
     said = json.loads(ok(capsys, "papers", "--json"))
     assert said[0]["key"] == "wu2023"
-    assert [t["key"] for t in said[0]["theorems"]] == ["theorem_a", "theorem_b", "kernel_regime"]
+    assert [t["key"] for t in said[0]["theorems"]] == [
+        "theorem_a",
+        "theorem_b",
+        "theorem_c",
+        "kernel_regime",
+    ]
     text = ok(capsys, "papers", "wu2023")
     for name in wu2023.Setting._fields:
         assert name in text

@@ -366,3 +366,49 @@ def test_theorem_a_at_width_40000(init, p, ratio, expected):
         assert verdict(certificate) == expected
         if expected == Verdict.HOLDS:
             assert float(certificate.measured_rate) > float(certificate.predicted_rate)
+
+
+# --------------------------------------------------------------------------------- theorem C
+
+
+def test_theorem_c_by_hand_for_one_token():
+    # N = n = 1, u = (1, 0): phi^2 averages 1/2, T = 1, so lambda = 1/2 and T / lambda = 2
+    start = Start(
+        Problem(jnp.array([[[1.0, 0.0]]]), jnp.array([1.0])),
+        Weights(*[jnp.ones((5, 2))] * 3, jnp.ones(5)),
+        Scales(1.0, 1.0, 1.0),
+        1.0,
+    )
+    c = theorems.width_constants(start, 1.0)
+    assert float(c["lambda"]) == pytest.approx(0.5)
+    assert float(c["T"]) == pytest.approx(1.0)
+    b = float(c["b"])
+    assert 16 * 2**0.5 * (1 + b) * np.exp(-b) == pytest.approx(1, rel=1e-9)
+    needed = 8 * b / ((0.5 - 0.5 * np.log(2)) * 0.5) * np.log(1 / 0.01)
+    assert float(c["width needed"]) == pytest.approx(needed, rel=1e-9)
+    assert float(c["bound"]) == pytest.approx(5 * 0.5 / 4)
+
+
+@pytest.mark.parametrize(
+    ("width", "init", "expected"),
+    [
+        (40000, "lecun", Verdict.HOLDS),
+        (40000, "ntk", Verdict.HOLDS),
+        (400, "lecun", Verdict.NOT_APPLICABLE),
+        (40000, "orthogonal", Verdict.NOT_APPLICABLE),
+    ],
+)
+def test_theorem_c_needs_a_width(width, init, expected):
+    values = {"num_samples": 2, "num_tokens": 1, "dim": 8, "tokens": "unit", "width": width}
+    experiment = prepare(wu2023.PAPER, values | {"init": init, "step_size": 1e-6, "num_steps": 1})
+    theorem = theorem_of(wu2023.PAPER, "theorem_c")
+    (certificate,) = certify(experiment, theorem, simulate(experiment))
+    assert verdict(certificate) == expected
+
+
+def test_theorem_c_notices_weights_that_were_not_drawn_as_said():
+    setting = wu2023.Setting(num_samples=2, num_tokens=1, dim=8, tokens="unit", width=40000)
+    problem, params, scales = start_of(setting)
+    weak = params._replace(W_V=0.1 * params.W_V)
+    certificate = theorems.theorem_c(Start(problem, weak, scales, 1.0), 1 / 8)
+    assert verdict(certificate) == Verdict.VIOLATED

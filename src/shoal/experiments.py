@@ -31,6 +31,9 @@ from shoal.training import Trajectory, leg, record, trajectory
 METHODS: dict[str, Callable[..., Method]] = {"gd": gradient_descent, "flow": gradient_flow}
 
 
+ANY_METHOD = "any"  # of a theorem that speaks of the start only
+
+
 class Case(NamedTuple):
     """One start of one setting: everything that a probe or a theorem may ask for."""
 
@@ -47,7 +50,7 @@ class Theorem(NamedTuple):
     key: str  # as in `shoal certify PAPER.KEY`
     statement: str
     source: str
-    method: str  # the method it speaks of, a key of METHODS
+    method: str  # the method it speaks of, a key of METHODS or ANY_METHOD
     probes: tuple[str, ...]  # what to record to check all its conclusions
     needs: tuple[str, ...]  # of these, those without which nothing can be said
     certificate: Callable[[Case, Trajectory], Certificate]
@@ -408,7 +411,7 @@ def allowed_step(experiment: Experiment, theorem: Theorem) -> float | None:
 
 def certify(experiment: Experiment, theorem: Theorem, run: Trajectory) -> list[Certificate]:
     """Confront a theorem with every seed of a run. Bounds are computed in float64."""
-    if theorem.method != experiment.setting.method:
+    if theorem.method not in (ANY_METHOD, experiment.setting.method):
         msg = (
             f"{theorem.key} speaks of method={theorem.method}, and this run used "
             f"method={experiment.setting.method}; train with --set method={theorem.method}."

@@ -115,6 +115,10 @@ def _readings(lines: list[Reading], title: str) -> Table:
 
 def _rates(certificate: Certificate, unit: str) -> str:
     proved, seen = float(certificate.predicted_rate), float(certificate.measured_rate)
+    if math.isnan(proved):
+        return "This theorem makes no statement about a rate."
+    if verdict(certificate) == Verdict.NOT_APPLICABLE:
+        return f"risk lost per {unit}: measured {number(seen)} (nothing is proved here)"
     ratio = f", {number(seen / proved)} times the proved rate" if proved > 0 else ""
     return f"risk lost per {unit}: proved {number(proved)}, measured {number(seen)}{ratio}"
 

@@ -17,6 +17,7 @@ from shoal import store  # noqa: E402
 from shoal.certificates import Certificate  # noqa: E402
 from shoal.diagnostics.data import data_report  # noqa: E402
 from shoal.experiments import (  # noqa: E402
+    ANY_METHOD,
     Experiment,
     Paper,
     Theorem,
@@ -157,7 +158,7 @@ def train(key: str, start: Start, out: Path | None, *, as_json: bool) -> None:
     ours = tuple(
         t
         for t in paper.theorems
-        if t.method == experiment.setting.method and set(t.needs) <= set(probes)
+        if t.method in (ANY_METHOD, experiment.setting.method) and set(t.needs) <= set(probes)
     )
     done = execute(experiment, probes, ours, source)
     _finish(done, start, out)
@@ -212,7 +213,8 @@ def certify(
         done = Done(experiment, run, [(theorem, confront(experiment, theorem, run))], notes)
     else:
         probes = _probes(paper, start.probes, theorem.probes)
-        experiment, source = with_step(_prepared(paper, start, method=theorem.method), theorem)
+        fixed = {} if theorem.method == ANY_METHOD else {"method": theorem.method}
+        experiment, source = with_step(_prepared(paper, start, **fixed), theorem)
         done = execute(experiment, probes, (theorem,), source)
     _finish(done, start, out)
     if as_json:

@@ -3,9 +3,9 @@ r"""Wu, Liu, Chrysos, Cevher (2023): On the Convergence of Encoder-only Shallow 
 Symbols: $d_m$ is ``width``, $d_s$ ``num_tokens``, $\tau_0 = d_m^{-p}$ with $p$ our
 ``score_exponent``, $\gamma$ ``step_size``. The loss is $\tfrac12\sum_n(f_n-y_n)^2$.
 
-Certified here: theorem A (gradient descent), theorem B (gradient flow), both ours after the route
-of the paper's Theorem 1, and the prediction of the initial tangent kernel. The paper's own
-constants are not certified: its full text was not available to us.
+Certified here: theorem A (gradient descent) and theorem B (gradient flow), both ours after the
+route of the paper's Theorem 1, theorem C (width), and the prediction of the initial tangent kernel.
+The paper's own constants are not certified: its full text was not available to us.
 """
 
 import functools
@@ -19,7 +19,7 @@ from shoal._typing import Array, Callable, Float, Init, Params, Probe, Scalar
 from shoal.certificates import Certificate
 from shoal.diagnostics import dynamics, kernels, layers
 from shoal.errors import InputError
-from shoal.experiments import Case, Paper, Theorem, data_key, initial_params
+from shoal.experiments import ANY_METHOD, Case, Paper, Theorem, data_key, initial_params
 from shoal.files import read_idx_images
 from shoal.losses import half_sum_of_squares
 from shoal.models import Model, predict
@@ -235,6 +235,11 @@ def _theorem_b(case: Case, run: Trajectory) -> Certificate:
     return theorems.theorem_b(_start(case), case.step_size, case.speeds, run)
 
 
+def _theorem_c(case: Case, run: Trajectory) -> Certificate:  # noqa: ARG001
+    drawn = case.setting.init != "orthogonal"
+    return theorems.theorem_c(_start(case), variances(case.setting).W_V if drawn else float("nan"))
+
+
 def _kernel_regime(case: Case, run: Trajectory) -> Certificate:
     e0 = predict(model(case.setting), case.params0, case.problem.X) - case.problem.y
     return kernel_regime(driving_kernel(case)(case.params0), e0, case.step_size, run)
@@ -262,6 +267,17 @@ THEOREMS = (
         probes=_RECORDED,
         needs=(),
         certificate=_theorem_b,
+        largest_step=None,
+    ),
+    Theorem(
+        key="theorem_c",
+        statement="Width: with probability 0.99 over Gaussian W_V, the initial features are "
+        "independent once the width exceeds an explicit number.",
+        source="ours; proof in docs/theory/wu2023.md",
+        method=ANY_METHOD,
+        probes=(),
+        needs=(),
+        certificate=_theorem_c,
         largest_step=None,
     ),
     Theorem(

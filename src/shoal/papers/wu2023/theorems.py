@@ -1,6 +1,6 @@
-r"""Theorems A and B: when gradient descent and gradient flow provably find zero loss.
+r"""Theorems A, B and C: when training provably finds zero loss, and how wide is wide enough.
 
-Both are ours, after the route of Wu et al. (2023), Theorem 1; proofs and worked numbers stand in
+They are ours, after the route of Wu et al. (2023), Theorem 1; proofs and worked numbers stand in
 ``docs/theory/wu2023.md``, whose letters are used here:
 
 | letter | is |
@@ -15,14 +15,16 @@ Both are ours, after the route of Wu et al. (2023), Theorem 1; proofs and worked
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from shoal._typing import Array, Float, Scalar
 from shoal.certificates import RTOL, Certificate, Inequality, share_lost
 from shoal.diagnostics.layers import feature_matrix
 from shoal.linalg import norm_fro, norm_op, rank_tolerance, singular_values
-from shoal.papers.wu2023.encoder import Scales, Weights, features
+from shoal.papers.wu2023.encoder import Scales, Weights, attention, features
 from shoal.problems import Problem
+from shoal.theory.arccosine import relu_kernel
 from shoal.training import Trajectory
 
 Numbers = dict[str, Float[Array, ""]]
@@ -190,6 +192,65 @@ def theorem_b(
         constants=c | {"time step": jnp.asarray(step_size, float)},
         predicted_rate=rate,
         measured_rate=-jnp.log(trajectory.risk[-1] / trajectory.risk[0]) / time[-1],
+    )
+
+
+FAILURE = 0.01
+"""Probability with which theorem C may be wrong about weights drawn at random."""
+
+
+def width_constants(start: Start, value_variance: Scalar) -> Numbers:
+    r"""Every constant of theorem C: $\lambda$, $T$, $b$ and the width that suffices."""
+    X = start.problem.X
+    N, n, d = X.shape
+    B = jax.vmap(lambda x: attention(start.params0, x, start.scales))(X)
+    U = (B @ X).reshape(N * n, d)
+    kappa = start.scales.pool
+    G = kappa**2 * jnp.sum(relu_kernel(U, U).reshape(N, n, N, n), axis=(1, 3))
+    eigenvalues = jnp.linalg.eigvalsh(G)
+    smallest = eigenvalues[0]
+    T = kappa**2 * n * jnp.sum(U**2)
+    # the root of 8 sqrt(2) (T / lambda) (1 + b) = e^b, approached from above, where the
+    # condition holds at every iterate
+    log_K = jnp.log(8 * jnp.sqrt(2.0) * T / smallest)
+    b = jax.lax.fori_loop(0, 60, lambda _, b: log_K + jnp.log1p(b), 2 * log_K + 2)
+    b = jnp.maximum(b, 1.0)
+    width = start.params0.W_V.shape[0]
+    needed = 8 * T * b / ((0.5 - 0.5 * jnp.log(2.0)) * smallest) * jnp.log(N / FAILURE)
+    return {
+        "lambda": smallest,
+        "lambda_resolution": jnp.finfo(jnp.float64).eps * N * eigenvalues[-1],
+        "T": T,
+        "b": b,
+        "p": jnp.asarray(FAILURE),
+        "eta_V": jnp.asarray(value_variance, float),
+        "width": jnp.asarray(float(width)),
+        "width needed": needed,
+        "bound": start.scales.output**2 * jnp.asarray(value_variance) * width * smallest / 4,
+    }
+
+
+def theorem_c(start: Start, value_variance: Scalar) -> Certificate:
+    r"""Wide enough, the features are independent: $\sigma_N(F)^2\ge\tau_1^2\eta_Vd_m\lambda/4$.
+
+    With probability 0.99 over rows of $W_V$ drawn independently from $N(0, \eta_VI)$, given the
+    attention; ``value_variance`` is $\eta_V$, NaN if the rows were not drawn so. Says nothing of
+    training.
+    """
+    c = width_constants(start, value_variance)
+    alpha = start_constants(start)["alpha"]
+    return Certificate(
+        hypotheses={
+            "rows of W_V are independent Gaussians: 0 < eta_V": Inequality(0.0, c["eta_V"]),
+            "limit features are independent: 0 < lambda": Inequality(
+                c["lambda_resolution"], c["lambda"]
+            ),
+            "wide enough": Inequality(c["width needed"], c["width"]),
+        },
+        conclusions={"features are independent": Inequality(c["bound"], alpha**2)},
+        constants=c | {"alpha": alpha},
+        predicted_rate=jnp.nan,
+        measured_rate=jnp.nan,
     )
 
 
