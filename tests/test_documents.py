@@ -19,13 +19,8 @@ README = (ROOT / "README.md").read_text()
 def test_examples_run(path):
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout
-
-
-def test_the_first_certificate_holds():
-    path = ROOT / "examples" / "first_certificate.py"
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "verdict: holds"
+    if path.stem == "first_certificate":
+        assert done.stdout.splitlines()[-1] == "verdict: holds"
 
 
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
