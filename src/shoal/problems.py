@@ -47,8 +47,8 @@ def gaussian_tokens(
 def unit_tokens(X: Float[Array, "N n d"]) -> Float[Array, "N n d"]:
     """Every token scaled to norm 1 (a zero token stays zero).
 
-    >>> unit_tokens(jnp.array([[[3.0, 4.0]]])).tolist()
-    [[[0.6, 0.8]]]
+    >>> unit_tokens(jnp.array([[[0.0, 4.0], [0.0, 0.0]]])).tolist()
+    [[[0.0, 1.0], [0.0, 0.0]]]
     """
     length = jnp.linalg.norm(X, axis=-1, keepdims=True)
     return X / jnp.where(length > 0, length, 1)
