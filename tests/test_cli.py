@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 import numpy as np
 import polars as pl
@@ -204,6 +206,10 @@ def bad_files(tmp_path):
     np.savez(tmp_path / "short.npz", X=X, y=np.ones(4))
     np.savez(tmp_path / "objects.npz", X=np.array([{}], dtype=object), y=y)
     np.savez(tmp_path / "other.npz", X=np.ones((3, 2, 4)), y=y)
+    np.savez(tmp_path / "large.npz", X=1e200 * X, y=y)
+    with zipfile.ZipFile(tmp_path / "odd.npz", "w") as archive:
+        archive.writestr("X.npy", b"no magic")
+        archive.writestr("y.npy", b"")
     (tmp_path / "text.npz").write_text("not an archive")
     (tmp_path / "taken").mkdir()
 
@@ -233,6 +239,19 @@ def bad_files(tmp_path):
         ("certify wu2023.theorem_a --set method=flow", "must be gd"),
         ("train wu2023 --seeds 0,x", "whole numbers"),
         ("train wu2023 --seeds 1,1", "named twice"),
+        ("train wu2023 --seeds ²", "whole numbers"),
+        ("train wu2023 --steps 1.5", "valid integer"),
+        ("train wu2023 --steps 1000000000000", "GiB"),
+        ("train wu2023 --steps 4 --set num_steps=4", "use one of them"),
+        ("train wu2023 --set width=4 --set width=8", "given twice"),
+        ("train wu2023 --set method=flow --precision float32", "needs --precision float64"),
+        ("train wu2023 --data large.npz --precision float32", "infinite in float32"),
+        ("train wu2023 --data taken", "a folder"),
+        ("train wu2023 --data odd.npz", "cannot be read as plain arrays"),
+        ("train wu2023 --out /proc/nowhere", "cannot make a folder"),
+        ("train wu2023 --out " + 300 * "x", "cannot make a folder"),
+        ("train wu2023 --out new/../taken", "exists already"),
+        ("train wu2023 --set init=\x1b[31mred", "\\x1b[31mred"),
         ("train wu2023 --steps 0", "greater than or equal to 1"),
         ("train wu2023 --steps 10 --set every=3", "does not divide"),
         ("train wu2023 --set width=999999999999", "GiB"),
@@ -256,20 +275,80 @@ def test_bad_input_is_one_line_exit_2_and_nothing_written(capsys, tmp_path, word
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
+def edited(about, **changes):
+    return json.dumps(about | changes).encode()
+
+
 def test_a_damaged_run_folder_is_refused(capsys, tmp_path):
-    ok(capsys, "train", "wu2023", *TINY, "--steps", "4", "--out", "r")
+    ok(capsys, "train", "wu2023", *TINY, "--steps", "4", "--seeds", "3,1", "--out", "r")
+    about = json.loads((tmp_path / "r" / "run.json").read_text())
+    setting = about["setting"]
     for name, content in (
         ("trajectory.parquet", b"PAR1"),
         ("params0.npz", b"x"),
         ("run.json", b"[]"),
         ("run.json", b'{"format": 1}'),
         ("run.json", b'{"format": 99}'),
+        ("run.json", b"[" * 100_000),
+        ("run.json", edited(about, setting=None)),
+        ("run.json", edited(about, precision="object")),
+        ("run.json", edited(about, seeds=[3.5, 1])),
+        ("run.json", edited(about, seeds="31")),
+        ("run.json", edited(about, paper="nobody2020")),
+        ("run.json", edited(about, setting=setting | {"step_size": None})),
+        ("run.json", edited(about, setting=setting | {"train": "zzz"})),
+        ("run.json", edited(about, setting=setting | {"num_samples": 5})),
+        ("run.json", edited(about, setting=setting | {"num_steps": 40})),
     ):
         keep = (tmp_path / "r" / name).read_bytes()
         (tmp_path / "r" / name).write_bytes(content)
         code, out, err = call(capsys, "certify", "wu2023.theorem_a", "--run", "r")
-        assert (code, out, err.count("\n")) == (2, "", 1), name
+        assert (code, out, err.count("\n")) == (2, "", 1), (name, content[:80], err)
         (tmp_path / "r" / name).write_bytes(keep)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pl.lit(0).alias("step"),
+        (pl.col("step") * 10).alias("step"),
+        (-pl.col("risk")).alias("risk"),
+        pl.col("risk").cast(pl.Float32),
+        pl.col("risk").cast(pl.String),
+        pl.col("risk").cast(pl.Int64),
+        pl.lit(None).cast(pl.Float64).alias("movement_W_V"),
+        pl.lit("x").alias("movement_W_V"),
+        pl.col("step").cast(pl.Int128),
+    ],
+    ids=str,
+)
+def test_a_table_that_is_not_the_run_s_is_refused(capsys, tmp_path, edit):
+    if not (tmp_path.parent / "shared-run").exists():
+        ok(
+            capsys,
+            "train",
+            "wu2023",
+            *TINY,
+            "--steps",
+            "4",
+            "--out",
+            str(tmp_path.parent / "shared-run"),
+        )
+    shutil.copytree(tmp_path.parent / "shared-run", tmp_path / "r")
+    path = tmp_path / "r" / "trajectory.parquet"
+    table = pl.read_parquet(path).with_columns(edit)
+    table.write_parquet(path)
+    code, out, err = call(capsys, "certify", "wu2023.theorem_a", "--run", "r")
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+
+
+@pytest.mark.parametrize("keep", [slice(0, 3), slice(1, None)])
+def test_dropped_rows_are_noticed(capsys, tmp_path, keep):
+    ok(capsys, "train", "wu2023", *TINY, "--steps", "4", "--out", "r")
+    path = tmp_path / "r" / "trajectory.parquet"
+    table = pl.read_parquet(path)
+    table[keep].write_parquet(path)
+    assert call(capsys, "certify", "wu2023.theorem_a", "--run", "r")[0] == 2
 
 
 # ------------------------------------------------------------------------------ kills and edges
@@ -282,6 +361,19 @@ def test_a_kill_during_a_run_leaves_no_folder_under_its_final_name(tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_says_so_and_cleans_up(tmp_path):
+    words = [*TINY, "--steps", "2000000", "--set", "every=100000", "--out", "stopped"]
+    command = [*SHOAL, "train", "wu2023", *words]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        time.sleep(5)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert err == "shoal: stopped.\n"
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_while_writing_leaves_nothing(capsys, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ def case():
     setting = small(step_size=0.01)
     problem, params0, _ = start_of(setting)
     speeds = {"W_Q": 1.0, "W_K": 1.0, "W_V": 1.0, "w_O": 1.0}
-    return Case(setting, problem, params0, 0.01, speeds)
+    return Case(setting, problem, params0, 0.01, speeds, drawn=True)
 
 
 def risk_of(case):

@@ -71,3 +71,29 @@ def test_float32_is_refused_for_certificates():
             linalg.require_float64()
     finally:
         jax.config.update("jax_enable_x64", True)
+
+
+@pytest.mark.parametrize(
+    ("eigenvalues", "top"),
+    [
+        (np.ones(100), 1.0),
+        (np.zeros(100), 0.0),
+        (np.r_[np.zeros(99), 5.0], 5.0),
+        (np.r_[np.ones(50), 2 * np.ones(50)], 2.0),
+        (np.r_[np.zeros(297), -7.0, 3.0, 5.0], 5.0),
+    ],
+)
+def test_an_exhausted_krylov_space_is_no_breakdown(eigenvalues, top):
+    A = symmetric(eigenvalues)
+    start = jax.random.normal(jax.random.key(0), (len(eigenvalues),))
+    found = linalg.top_eigenvalue(lambda v: A @ v, start)
+    assert bool(found.converged)
+    assert float(found.value) == pytest.approx(top, abs=1e-9)
+
+
+def test_convergence_is_judged_by_the_value_and_not_by_a_huge_negative_one():
+    A = symmetric(np.r_[-1e6, np.linspace(-10, 1, 1000)])
+    start = jax.random.normal(jax.random.key(0), (1001,))
+    found = linalg.top_eigenvalue(lambda v: A @ v, start, num_matvecs=40)
+    assert abs(float(found.value) - 1) > 1e-4  # it has not found the top yet, and says so
+    assert not bool(found.converged)

@@ -100,6 +100,10 @@ def linear_run(step_size, bend=0.0):
     return J0 @ J0.T, outputs(start) - Y, out
 
 
+def judge(K, e0, step_size, out):
+    return kernel_regime(K, e0, step_size, out, output_size=float(jnp.linalg.norm(Y)))
+
+
 def test_the_kernel_predicts_a_linear_run_exactly():
     K, e0, out = linear_run(0.02)
     np.testing.assert_allclose(predicted_risk(K, e0, 0.02, out.step), out.risk, rtol=1e-10)
@@ -107,24 +111,48 @@ def test_the_kernel_predicts_a_linear_run_exactly():
 
 def test_a_nearly_linear_run_stays_within_the_measured_drift():
     K, e0, out = linear_run(0.02, bend=0.01)
-    certificate = kernel_regime(K, e0, 0.02, out)
+    certificate = judge(K, e0, 0.02, out)
     assert verdict(certificate) == Verdict.HOLDS
     assert float(certificate.constants["Delta"]) > 1e-3  # not the trivial case
 
 
 def test_a_strongly_bent_run_is_outside_the_kernel_regime():
     K, e0, out = linear_run(0.001, bend=1.0)
-    assert verdict(kernel_regime(K, e0, 0.001, out)) == Verdict.NOT_APPLICABLE
+    assert verdict(judge(K, e0, 0.001, out)) == Verdict.NOT_APPLICABLE
 
 
 def test_too_large_a_step_is_not_applicable():
     K, e0, _ = linear_run(0.02)
     step = float(2.5 / jnp.linalg.eigvalsh(K)[-1])
     K, e0, out = linear_run(step)
-    assert verdict(kernel_regime(K, e0, step, out)) == Verdict.NOT_APPLICABLE
+    assert verdict(judge(K, e0, step, out)) == Verdict.NOT_APPLICABLE
 
 
 def test_a_tampered_run_breaks_the_kernel_prediction():
     K, e0, out = linear_run(0.02, bend=0.01)
     bad = out._replace(risk=out.risk.at[20].multiply(50))
-    assert verdict(kernel_regime(K, e0, 0.02, bad)) == Verdict.VIOLATED
+    assert verdict(judge(K, e0, 0.02, bad)) == Verdict.VIOLATED
+
+
+def test_a_kernel_that_never_moves_predicts_up_to_rounding():
+    K, e0, out = linear_run(0.02)
+    still = out._replace(probes={"kernel_distance": jnp.zeros_like(out.risk)})
+    assert verdict(judge(K, e0, 0.02, still)) == Verdict.HOLDS
+
+
+def test_a_bound_that_would_grow_is_not_applicable():
+    # Delta below lambda_min is not enough where the step is near its limit: q + gamma Delta > 1
+    K, e0, out = linear_run(0.02)
+    step = float(1.95 / jnp.linalg.eigvalsh(K)[-1])
+    K, e0, out = linear_run(step)
+    drift = 0.9 * float(jnp.linalg.eigvalsh(K)[0])
+    moved = out._replace(probes={"kernel_distance": jnp.full_like(out.risk, drift)})
+    assert verdict(judge(K, e0, step, moved)) == Verdict.NOT_APPLICABLE
+
+
+def test_a_sparse_record_is_not_applicable():
+    K, e0, out = linear_run(0.02, bend=0.01)
+    thin = out._replace(
+        step=out.step[::2], risk=out.risk[::2], probes={"kernel_distance": out.risk[::2] * 0}
+    )
+    assert verdict(judge(K, e0, 0.02, thin)) == Verdict.NOT_APPLICABLE

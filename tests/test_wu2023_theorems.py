@@ -47,9 +47,8 @@ def descend(start, step_size, num_steps, method=gradient_descent):
     model = encoder(start.params0.W_Q.shape[1], start.params0.W_Q.shape[0], start.scales)
     risk = empirical_risk(model, start.problem, wu2023.PAPER.loss)
     speeds = dict.fromkeys(("W_Q", "W_K", "W_V"), start.ratio)
-    case = wu2023.Case(None, start.problem, start.params0, step_size, ALL_MOVE)
     probes = {
-        "movement": wu2023.dynamics.movement(case.params0),
+        "movement": wu2023.dynamics.movement(start.params0),
         "feature_sigma_min": wu2023.layers.feature_sigma_min(
             lambda p, x: features(p, x, start.scales), start.problem.X
         ),
@@ -337,6 +336,50 @@ def test_a_run_to_the_floor_of_float64_is_not_called_violated():
     )
 
 
+def test_a_risk_that_rises_imperceptibly_does_not_hold():
+    # a rate of 1e-11 per step: a rise by 5e-10 is within what bounds are compared with, yet no fall
+    out = descend(EXAMPLE_1, 1e-11, 5)
+    risen = out._replace(risk=out.risk.at[1:].set(out.risk[0] * (1 + 5e-10)))
+    found = verdict(theorems.theorem_a(EXAMPLE_1, 1e-11, ALL_MOVE, risen))
+    assert found in (Verdict.UNRESOLVED, Verdict.VIOLATED)
+
+
+def symmetric_start(labels):
+    """Large output weights that cancel: outputs are sums of terms far larger than the residual."""
+    key = jax.random.key(0)
+    half = jax.random.normal(key, (500, 4))
+    W = jnp.concatenate([half, half])
+    w_O = jnp.concatenate([jnp.ones(500), -jnp.ones(500)])
+    X = jax.random.normal(jax.random.key(1), (2, 2, 4))
+    scales = Scales(1e-3, 1.0, 0.5)
+    return Start(Problem(X, labels * jnp.array([1.0, -1.0])), Weights(W, W, W, w_O), scales, 0.0)
+
+
+def test_rounding_of_large_terms_is_not_called_violated():
+    start = symmetric_start(0.01)
+    step = float(theorems.largest_step(start))
+    model = encoder(4, 1000, start.scales)
+    risk = empirical_risk(model, start.problem, wu2023.PAPER.loss)
+    method = gradient_descent(step)
+    out = run(method, risk, start.params0, num_steps=3000, every=100, train=["w_O"])
+    assert float(out.risk[-1]) < 1e-25  # at the floor of float64
+    speeds = dict.fromkeys(ALL_MOVE, 0.0) | {"w_O": 1.0}
+    assert verdict(theorems.theorem_a(start, step, speeds, out)) == Verdict.UNRESOLVED
+
+
+def test_the_integrator_s_own_error_is_not_called_violated():
+    out = descend(EXAMPLE_1, 30.0, 3, gradient_flow)
+    assert verdict(theorems.theorem_b(EXAMPLE_1, 30.0, ALL_MOVE, out)) == Verdict.UNRESOLVED
+    worse = out._replace(risk=out.risk.at[-1].set(1e-9))
+    assert verdict(theorems.theorem_b(EXAMPLE_1, 30.0, ALL_MOVE, worse)) == Verdict.VIOLATED
+
+
+def test_a_failed_integration_is_unresolved():
+    out = descend(EXAMPLE_1, 0.1, 3, gradient_flow)
+    failed = out._replace(risk=out.risk.at[-1].set(jnp.nan))
+    assert verdict(theorems.theorem_b(EXAMPLE_1, 0.1, ALL_MOVE, failed)) == Verdict.UNRESOLVED
+
+
 WIDE = {"num_samples": 3, "num_tokens": 2, "dim": 16, "tokens": "unit", "label_scale": 0.3} | {
     "pooling": "sum",
     "width": 40000,
@@ -412,3 +455,12 @@ def test_theorem_c_notices_weights_that_were_not_drawn_as_said():
     weak = params._replace(W_V=0.1 * params.W_V)
     certificate = theorems.theorem_c(Start(problem, weak, scales, 1.0), 1 / 8)
     assert verdict(certificate) == Verdict.VIOLATED
+
+
+def test_theorem_c_says_nothing_of_weights_that_a_user_brings():
+    values = {"num_samples": 2, "num_tokens": 1, "dim": 8, "tokens": "unit", "width": 40000}
+    experiment = prepare(wu2023.PAPER, values | {"step_size": 1e-6, "num_steps": 1})
+    theorem = theorem_of(wu2023.PAPER, "theorem_c")
+    given_weights = experiment._replace(drawn=False)
+    (certificate,) = certify(given_weights, theorem, simulate(experiment))
+    assert verdict(certificate) == Verdict.NOT_APPLICABLE

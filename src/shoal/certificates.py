@@ -93,12 +93,13 @@ def read_hypothesis(name: str, inequality: Inequality, rtol: float = RTOL) -> Re
 def read_conclusion(name: str, inequality: Inequality, rtol: float = RTOL) -> Reading:
     """Judge a conclusion: equality is fine, a measured NaN or infinity fails.
 
-    A bound that is itself not finite decides nothing, nor does an excess within the resolution.
+    A bound that is itself not finite decides nothing, nor does an excess within rounding.
     """
     lhs, rhs, resolution = _points(inequality)
     with np.errstate(invalid="ignore"):
-        excess = lhs - rhs - rtol * np.maximum(np.abs(lhs), np.abs(rhs))
-        decided = np.where(excess <= 0, 1, np.where(excess <= resolution, 0, -1))
+        excess = lhs - rhs
+        tolerance = rtol * np.maximum(np.abs(lhs), np.abs(rhs)) + resolution
+        decided = np.where(excess <= 0, 1, np.where(excess <= tolerance, 0, -1))
     decided = np.where(np.isfinite(lhs), decided, -1)
     return _reading(name, inequality, np.where(np.isfinite(rhs), decided, 0))
 

@@ -25,7 +25,7 @@ from shoal.files import read_npz
 from shoal.linalg import require_float64
 from shoal.methods import Method, gradient_descent, gradient_flow
 from shoal.models import Model, empirical_risk
-from shoal.problems import Problem, checked
+from shoal.problems import Problem, checked, require_finite
 from shoal.training import Trajectory, leg, record, trajectory
 
 METHODS: dict[str, Callable[..., Method]] = {"gd": gradient_descent, "flow": gradient_flow}
@@ -42,6 +42,7 @@ class Case(NamedTuple):
     params0: Params
     step_size: Scalar
     speeds: dict[str, Scalar]  # step of each block over the step size; 0 if frozen
+    drawn: bool  # the weights were drawn by the setting's initialisation, not given by the user
 
 
 class Theorem(NamedTuple):
@@ -89,6 +90,7 @@ class Experiment(NamedTuple):
     params0: Params  # leading axis: seeds
     seeds: tuple[int, ...]
     precision: str
+    drawn: bool = True  # initial weights come from the setting's initialisation
 
 
 # ---------------------------------------------------------------------------------- preparing
@@ -110,13 +112,16 @@ def prepare(
         raise InputError(msg)
     setting = settings.with_values(paper.setting, values, owner=paper.key)
     _require_whole_records(setting)
+    if setting.method == "flow" and precision != "float64":
+        msg = "method=flow needs --precision float64: its error control is finer than float32."
+        raise InputError(msg)
     given = fixed = tuple(values)
     if data is not None:
         arrays = read_npz(data, ("X", "y"))
-        problem = checked(arrays["X"], arrays["y"], where=str(data))
+        problem = checked(arrays["X"], arrays["y"], where=str(data), precision=precision)
         setting = _adopt(setting, fixed, _problem_sizes(problem), str(data))
         fixed += tuple(_problem_sizes(problem))
-    stored = _read_params(paper, params) if params is not None else None
+    stored = _read_params(paper, params, precision) if params is not None else None
     if stored is not None:
         setting = _adopt(setting, fixed, paper.sizes(stored), str(params))
         fixed += tuple(paper.sizes(stored))
@@ -138,6 +143,7 @@ def prepare(
         trees.cast(params0, precision),
         seeds,
         precision,
+        drawn=stored is None,
     )
 
 
@@ -177,14 +183,15 @@ def _adopt(setting: Any, fixed: tuple[str, ...], sizes: Mapping[str, int], where
     return setting._replace(**sizes)
 
 
-def _read_params(paper: Paper, path: str | Path) -> Params:
+def _read_params(paper: Paper, path: str | Path, precision: str) -> Params:
     spec = paper.model(paper.setting).spec
     arrays = read_npz(path, spec._fields)
     for name, array in arrays.items():
         axes = getattr(spec, name).ndim
-        if not np.issubdtype(array.dtype, np.floating) or not np.isfinite(array).all():
-            msg = f"{path}: {name} must hold finite real numbers (it is {array.dtype})."
+        if array.dtype.kind not in "fiu":
+            msg = f"{path}: {name} holds {array.dtype}; expected real numbers."
             raise InputError(msg)
+        require_finite(array, f"{path}: {name}", precision)
         if array.ndim not in (axes, axes + 1) or 0 in array.shape:
             msg = (
                 f"{path}: {name} has shape {array.shape}; expected {axes} axes, "
@@ -194,6 +201,9 @@ def _read_params(paper: Paper, path: str | Path) -> Params:
     stacked = {getattr(spec, name).ndim + 1 == a.ndim for name, a in arrays.items()}
     if len(stacked) > 1:
         msg = f"{path}: some arrays have a leading axis of seeds and some have not."
+        raise InputError(msg)
+    if len({a.shape[0] for a in arrays.values()}) > 1 and stacked == {True}:
+        msg = f"{path}: the arrays have leading axes of different length; expected one of seeds."
         raise InputError(msg)
     lead = (lambda a: a) if stacked == {True} else (lambda a: a[None])
     return type(spec)(**{k: jnp.asarray(lead(a), jnp.float64) for k, a in arrays.items()})
@@ -225,12 +235,14 @@ def _refuse_giants(paper: Paper, setting: Any, num_seeds: int) -> None:
     spec = paper.model(setting).spec
     weights = sum(leaf.size for leaf in jax.tree.leaves(spec))
     tokens = setting.num_samples * setting.num_tokens
+    records = 32.0 * num_seeds * (setting.num_steps // setting.every)
     floats = 4.0 * num_seeds * weights + 4.0 * tokens * weights / setting.dim + tokens * setting.dim
+    floats += records
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 8 * floats > have:
         msg = (
             f"this setting needs about {8 * floats / 2**30:.0f} GiB, and the machine has "
-            f"{have / 2**30:.0f}; try fewer seeds, samples or tokens, or a smaller width."
+            f"{have / 2**30:.0f}; try fewer seeds, samples, tokens or records, or a smaller width."
         )
         raise InputError(msg)
 
@@ -267,8 +279,10 @@ def over_seeds(function: Callable, batch: int, *stacked: Any) -> Any:
 _STATIC = ("paper", "setting", "probes", "batch")
 
 
-def _case(setting: Any, problem: Problem, params0: Params, numbers: dict) -> Case:
-    return Case(setting, problem, params0, numbers["step_size"], numbers["speeds"])
+def _case(
+    setting: Any, problem: Problem, params0: Params, numbers: dict, *, drawn: bool = True
+) -> Case:
+    return Case(setting, problem, params0, numbers["step_size"], numbers["speeds"], drawn)
 
 
 def _chosen(paper: Paper, case: Case, names: tuple[str, ...]) -> dict[str, Probe]:
@@ -428,7 +442,7 @@ def certify(experiment: Experiment, theorem: Theorem, run: Trajectory) -> list[C
     def every(problem, starts, numbers, run):
         def one(args):
             params0, seen = args
-            case = _case(program, problem, params0, numbers)
+            case = _case(program, problem, params0, numbers, drawn=experiment.drawn)
             found = theorem.certificate(case, seen)
             # jax returns plain dicts sorted; the order of the theorem is the reader's
             return found._replace(

@@ -19,8 +19,13 @@ LARGEST = 8 * 2**30  # bytes after unpacking; a bigger file is refused, not read
 
 def _existing(path: str | Path) -> Path:
     path = Path(path)
-    if not path.is_file():
-        msg = f"there is no file {str(path)!r}."
+    try:
+        found = path.is_file()
+        kind = "a folder" if path.is_dir() else "nothing of that name"
+    except (OSError, ValueError) as error:
+        found, kind = False, str(error)
+    if not found:
+        msg = f"there is no file {str(path)[:200]!r} ({kind})."
         raise InputError(msg)
     return path
 
@@ -47,10 +52,16 @@ def read_npz(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str
         msg = f"{str(path)!r} unpacks to {size / 2**30:.1f} GiB; at most {most:.0f} are read."
         raise InputError(msg)
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in wanted}
-    # numpy raises ValueError for objects, and a dozen other things for damaged members
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError) as error:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[f"{name}.npy"] for name in wanted}
+        if all(isinstance(array, np.ndarray) for array in arrays.values()):
+            return arrays
+        msg = f"{str(path)!r} cannot be read as plain arrays."
+        raise InputError(msg)
+    except InputError:
+        raise
+    # numpy says ValueError for objects, and almost anything for members that are damaged on purpose
+    except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         msg = f"{str(path)!r} cannot be read as plain arrays ({reason})."
         raise InputError(msg) from None
@@ -73,9 +84,11 @@ def read_idx(path: str | Path) -> np.ndarray:
                 )
                 raise InputError(msg)
             dtype = np.dtype(_IDX_TYPES[start[2]])
-            shape = tuple(np.frombuffer(file.read(4 * start[3]), ">u4").tolist())
+            axes = file.read(4 * start[3])
+            whole = len(axes) == 4 * start[3]
+            shape = tuple(np.frombuffer(axes, ">u4").tolist()) if whole else ()
             expected = math.prod(shape) * dtype.itemsize
-            if len(shape) != start[3] or expected > LARGEST:
+            if not whole or not expected or expected > LARGEST:
                 msg = f"{str(path)!r} declares a shape of {shape}, which cannot be right."
                 raise InputError(msg)
             data = file.read(expected + 1)
@@ -97,5 +110,12 @@ def read_idx_images(images: str | Path, labels: str | Path) -> tuple[np.ndarray,
             "expected (count, height, width) and (count,)."
         )
         raise InputError(msg)
-    top = float(pixels.max()) if pixels.size else 0.0
+    for name, array in (("images", pixels), ("labels", classes)):
+        if not np.isfinite(array).all():
+            msg = f"{name} hold values that are NaN or infinite."
+            raise InputError(msg)
+    if (classes != np.round(classes)).any():
+        msg = "labels must be whole numbers."
+        raise InputError(msg)
+    top = float(pixels.max())
     return pixels / (top if top > 0 else 1.0), classes.astype(int)

@@ -12,6 +12,9 @@ import jax.numpy as jnp
 
 from shoal._typing import Callable, Params, Risk, Scalar
 
+FLOW_RTOL, FLOW_ATOL = 1e-10, 1e-13
+"""Local error allowed to the integrator of gradient flow."""
+
 State = Any
 Blocks = dict[str, Any]
 
@@ -45,8 +48,8 @@ def gradient_flow(
     step_size: Scalar,
     speeds: Mapping[str, Scalar] | None = None,
     *,
-    rtol: float = 1e-8,
-    atol: float = 1e-10,
+    rtol: float = FLOW_RTOL,
+    atol: float = FLOW_ATOL,
     max_substeps: int = 100_000,
 ) -> Method:
     r"""The flow $\dot W_* = -r_* \nabla_{W_*}\ell$, followed for time ``step_size`` per step.

@@ -17,16 +17,22 @@ class Problem(NamedTuple):
     y: Float[Array, " N"]
 
 
-def checked(X: np.ndarray, y: np.ndarray, *, where: str) -> Problem:
+def require_finite(array: np.ndarray, what: str, precision: str = "float64") -> None:
+    """Refuse what is not finite, or would not be in the working precision."""
+    with np.errstate(over="ignore"):
+        bad = int((~np.isfinite(array.astype(precision))).sum())
+    if bad:
+        msg = f"{what} has {bad} entries that are NaN or infinite in {precision}; clean the data."
+        raise InputError(msg)
+
+
+def checked(X: np.ndarray, y: np.ndarray, *, where: str, precision: str = "float64") -> Problem:
     """Make a problem of arrays from outside, or say what is wrong with them."""
     for name, array in (("X", X), ("y", y)):
-        if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
+        if array.dtype.kind not in "fiu":
             msg = f"{where}: {name} holds {array.dtype}; expected real numbers."
             raise InputError(msg)
-        if not np.isfinite(array).all():
-            bad = int((~np.isfinite(array)).sum())
-            msg = f"{where}: {name} has {bad} entries that are NaN or infinite; clean the data."
-            raise InputError(msg)
+        require_finite(array, f"{where}: {name}", precision)
     if X.ndim != 3 or 0 in X.shape:
         msg = f"{where}: X has shape {X.shape}; expected (samples, tokens, dim), none of them 0."
         raise InputError(msg)
@@ -76,7 +82,7 @@ def patches(images: Float[Array, "N height width"], size: int) -> Float[Array, "
     [[[0.0], [1.0], [2.0], [3.0]]]
     """
     N, height, width = images.shape
-    if height % size or width % size:
+    if height % size or width % size or not height * width:
         msg = f"patch={size} does not divide images of {height} x {width} pixels."
         raise InputError(msg)
     squares = images.reshape(N, height // size, size, width // size, size)
@@ -131,8 +137,8 @@ def image_problem(
 
 def _two_classes(classes: str, known: np.ndarray) -> tuple[int, int]:
     parts = classes.split(",")
-    if len(parts) == 2 and all(part.strip().isdigit() for part in parts):
-        pair = int(parts[0]), int(parts[1])
+    if len(parts) == 2 and all(p.strip().isascii() and p.strip().isdigit() for p in parts):
+        pair = int(parts[0][-18:]), int(parts[1][-18:])
         if pair[0] != pair[1] and set(pair) <= set(known.tolist()):
             return pair
     msg = (

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from shoal.errors import InputError, nearest
 
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=10**12)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -68,5 +68,9 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
         if not equals or not name:
             msg = f"--set {word}: expected name=value, e.g. --set width=64."
             raise InputError(msg)
-        pairs[name.strip().replace("-", "_")] = value.strip()
+        name = name.strip().replace("-", "_")
+        if name in pairs:
+            msg = f"--set {name}=... is given twice."
+            raise InputError(msg)
+        pairs[name] = value.strip()
     return pairs

@@ -5,6 +5,7 @@ A folder holds ``run.json``, ``trajectory.parquet``, ``problem.npz``, ``params0.
 aside, under a name that begins with a dot, and renamed when complete.
 """
 
+import io
 import json
 import math
 import os
@@ -23,7 +24,7 @@ import numpy as np
 import shoal
 from shoal import settings, trees
 from shoal.certificates import Certificate, Reading, readings, verdict
-from shoal.errors import InputError
+from shoal.errors import InputError, nearest
 from shoal.experiments import Experiment, Paper
 from shoal.files import read_npz
 from shoal.problems import checked
@@ -96,16 +97,28 @@ def versions() -> dict[str, str]:
 
 
 def require_free(folder: Path) -> None:
-    """Refuse a folder that exists, before any work is done."""
-    if folder.exists() or folder.is_symlink():
-        msg = f"{str(folder)!r} exists already; choose another --out, or move it away."
-        raise InputError(msg)
-    parent = folder.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        msg = f"cannot write below {str(parent)!r}; choose another --out."
-        raise InputError(msg)
+    """Refuse a folder that exists or cannot be made, before any work is done."""
+    folder = _absolute(folder)
+    try:
+        if folder.exists() or folder.is_symlink():
+            msg = f"{str(folder)!r} exists already; choose another --out, or move it away."
+            raise InputError(msg)
+        parent = folder.parent
+        while not parent.exists() and not parent.is_symlink():
+            parent = parent.parent
+        Path(tempfile.mkdtemp(prefix=".shoal-", dir=parent)).rmdir()
+        if len(os.fsencode(folder.name)) > 255:
+            msg = f"{folder.name[:40]!r}... is too long a name for a folder."
+            raise InputError(msg)
+    except OSError as error:
+        msg = (
+            f"cannot make a folder {str(folder)[:200]!r} ({error.strerror}); choose another --out."
+        )
+        raise InputError(msg) from None
+
+
+def _absolute(folder: Path) -> Path:
+    return Path(os.path.abspath(folder))  # resolves `..` without asking which parts exist
 
 
 def save_run(
@@ -117,8 +130,9 @@ def save_run(
 ) -> None:
     """Write a run folder aside, then give it its name."""
     require_free(folder)
-    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
+    folder = _absolute(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".shoal-", dir=folder.parent))
     try:
         _write_files(aside, experiment, run, theorems, notes)
         for path in aside.iterdir():
@@ -143,9 +157,9 @@ def _write_files(
     arrays = {name: np.asarray(x) for name, x in run.probes.items()}
     scalar = {name: x for name, x in arrays.items() if x.ndim == 2}
     larger = {name: x for name, x in arrays.items() if x.ndim > 2}
-    _frame(seeds, np.asarray(run.step), np.asarray(run.risk), scalar).write_parquet(
-        folder / "trajectory.parquet"
-    )
+    table = io.BytesIO()  # by way of memory: polars does not open every name that the system allows
+    _frame(seeds, np.asarray(run.step), np.asarray(run.risk), scalar).write_parquet(table)
+    (folder / "trajectory.parquet").write_bytes(table.getvalue())
     _write_npz(folder / "problem.npz", _arrays(experiment.problem))
     _write_npz(folder / "params0.npz", _arrays(experiment.params0))
     _write_npz(folder / "params.npz", _arrays(run.params))
@@ -198,22 +212,20 @@ def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajec
     """Read a run folder back, checking that its parts belong together."""
     about = _read_json(folder / "run.json")
     try:
-        if about["format"] != FORMAT:
-            msg = f"{str(folder)!r} has format {about['format']}; this version reads {FORMAT}."
-            raise InputError(msg)
-        paper = papers[about["paper"]]
-        setting = settings.with_values(paper.setting, about["setting"], owner=paper.key)
-        seeds = tuple(int(seed) for seed in about["seeds"])
-        given, precision = tuple(about["given"]), str(about["precision"])
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
+        paper, setting, seeds, given, precision, drawn = _described(about, papers)
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         msg = (
             f"{str(folder / 'run.json')!r} is not a run of ours ({type(error).__name__}: {error})."
         )
         raise InputError(msg) from None
     data = read_npz(folder / "problem.npz", ("X", "y"))
     problem = checked(data["X"], data["y"], where=str(folder / "problem.npz"))
+    shape = (setting.num_samples, setting.num_tokens, setting.dim)
+    if problem.X.shape != shape:
+        msg = f"problem.npz: X has shape {problem.X.shape}, but run.json says {shape}."
+        raise InputError(msg)
     spec = paper.model(setting).spec
 
     def stacked(name: str) -> Any:
@@ -222,6 +234,9 @@ def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajec
             if found[block].shape != (len(seeds), *want.shape):
                 got, expected = found[block].shape, (len(seeds), *want.shape)
                 msg = f"{str(folder / name)!r}: {block} has shape {got}; expected {expected}."
+                raise InputError(msg)
+            if found[block].dtype != precision:
+                msg = f"{str(folder / name)!r}: {block} is {found[block].dtype}, not {precision}."
                 raise InputError(msg)
         return type(spec)(**{k: jnp.asarray(v) for k, v in found.items()})
 
@@ -233,9 +248,40 @@ def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajec
         stacked("params0.npz"),
         seeds,
         precision,
+        drawn,
     )
-    step, risk, probes = _read_trajectory(folder / "trajectory.parquet", seeds)
+    expected = np.arange(0, setting.num_steps + 1, setting.every)
+    step, risk, probes = _read_trajectory(
+        folder / "trajectory.parquet", seeds, expected, np.dtype(precision)
+    )
     return experiment, Trajectory(step, risk, probes, stacked("params.npz"))
+
+
+def _described(about: dict[str, Any], papers: dict[str, Paper]) -> tuple:
+    """What run.json says, checked."""
+    if about["format"] != FORMAT:
+        msg = f"this run has format {about['format']!r}; this version reads {FORMAT}."
+        raise InputError(msg)
+    if about["paper"] not in papers:
+        msg = f"run.json names the paper {about['paper']!r}; {nearest(str(about['paper']), papers)}"
+        raise InputError(msg)
+    paper = papers[about["paper"]]
+    setting = settings.with_values(paper.setting, dict(about["setting"]), owner=paper.key)
+    trained = None if setting.train == "all" else setting.train.split(",")
+    trees.block_names(paper.model(setting).spec, trained)
+    seeds, given, precision = about["seeds"], about["given"], about["precision"]
+    if (
+        setting.step_size is None
+        or precision not in ("float64", "float32")
+        or not isinstance(seeds, list)
+        or not seeds
+        or any(type(seed) is not int or seed < 0 for seed in seeds)
+        or len(set(seeds)) < len(seeds)
+    ):
+        msg = "run.json: step_size, precision or seeds are not those of a finished run."
+        raise InputError(msg)
+    names = tuple(str(name) for name in given)
+    return paper, setting, tuple(seeds), names, precision, about["params_file"] is None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -244,7 +290,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         msg = f"{str(path.parent)!r} is not a run folder (it has no {path.name})."
         raise InputError(msg) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"{str(path)!r} cannot be read ({error})."
         raise InputError(msg) from None
     if not isinstance(value, dict):
@@ -253,7 +299,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _read_trajectory(path: Path, seeds: tuple[int, ...]) -> tuple[Any, Any, dict[str, Any]]:
+def _read_trajectory(
+    path: Path, seeds: tuple[int, ...], steps: np.ndarray, dtype: np.dtype
+) -> tuple[Any, Any, dict[str, Any]]:
     import polars as pl
 
     try:
@@ -264,23 +312,36 @@ def _read_trajectory(path: Path, seeds: tuple[int, ...]) -> tuple[Any, Any, dict
     if missing := {"seed", "step", "risk"} - set(frame.columns):
         msg = f"{str(path)!r} lacks the columns {', '.join(sorted(missing))}."
         raise InputError(msg)
-    frame = frame.sort("seed", "step", maintain_order=True)
-    count = frame.height // len(seeds)
-    if count < 2 or frame["seed"].to_list() != [s for s in sorted(seeds) for _ in range(count)]:
-        msg = f"{str(path)!r} does not hold the same steps for the seeds {seeds}."
+    if not frame["seed"].dtype.is_integer() or not frame["step"].dtype.is_integer():
+        msg = f"{str(path)!r}: seed and step must be whole numbers."
         raise InputError(msg)
-    order = np.argsort(np.argsort(seeds))  # rows of the sorted table in the order of the seeds
+    odd = [
+        c
+        for c in frame.columns
+        if not (frame[c].dtype.is_numeric() or frame[c].dtype == pl.Boolean)
+    ]
+    odd += [c for c in frame.columns if frame[c].dtype in (pl.Int128, pl.Decimal)]
+    if odd or any(frame[c].null_count() for c in frame.columns):
+        msg = (
+            f"{str(path)!r}: every column must hold numbers, with none missing ({', '.join(odd)})."
+        )
+        raise InputError(msg)
+    frame = frame.sort("seed", "step", maintain_order=True)
+    order = np.argsort(seeds)
+    if (
+        frame["seed"].to_list() != np.repeat(np.asarray(seeds)[order], len(steps)).tolist()
+        or frame["step"].to_list() != np.tile(steps, len(seeds)).tolist()
+    ):
+        msg = f"{str(path)!r} does not hold exactly the steps of run.json for each of its seeds."
+        raise InputError(msg)
+    rank = np.argsort(order)  # rows of the sorted table in the order of the seeds
 
     def column(name: str) -> np.ndarray:
-        return frame[name].to_numpy().reshape(len(seeds), count)[order]
+        return frame[name].to_numpy().reshape(len(seeds), len(steps))[rank]
 
-    if not frame["step"].dtype.is_integer() or (column("step") != column("step")[:1]).any():
-        msg = f"{str(path)!r} does not hold the same steps for every seed."
+    if column("risk").dtype != dtype or (column("risk") < 0).any():
+        msg = f"{str(path)!r}: risk must hold {dtype} numbers that are not negative."
         raise InputError(msg)
-    numeric = [
-        c for c in frame.columns if frame[c].dtype.is_numeric() or frame[c].dtype == pl.Boolean
-    ]
-    probes = {
-        name: jnp.asarray(column(name)) for name in numeric if name not in ("seed", "step", "risk")
-    }
+    others = [name for name in frame.columns if name not in ("seed", "step", "risk")]
+    probes = {name: jnp.asarray(column(name)) for name in others}
     return jnp.asarray(column("step")), jnp.asarray(column("risk")), probes

@@ -1,6 +1,8 @@
 """The command line. Nothing heavy is imported here: ``shoal --help`` must answer at once."""
 
+import signal
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +14,7 @@ from shoal.errors import InputError
 
 app = App(
     name="shoal",
+    suppress_keyboard_interrupt=False,
     version=__version__,
     help="""A laboratory for the training dynamics of shallow Transformers.
 
@@ -37,7 +40,7 @@ class Start:
     "Your own initial weights: an .npz file with the paper's arrays, maybe a leading axis of seeds."
     seeds: Annotated[str, Parameter(name="--seeds")] = "0"
     "Seeds of the initial weights, e.g. 0,1,2 or 0-99. All run in one call."
-    steps: Annotated[int | None, Parameter(name="--steps")] = None
+    steps: Annotated[str | None, Parameter(name="--steps")] = None
     "Number of training steps; short for --set num_steps=N."
     precision: Annotated[str, Parameter(name="--precision")] = "float64"
     "float64 or float32. Bounds and singular values are in float64 either way."
@@ -157,21 +160,29 @@ def data(paper: str, /, *, start: _Start = _START, json: _Json = False) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; 0 done, 2 bad input, 1 failure."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up, as after Ctrl-C
     try:
         app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except (InputError, CycloptsError) as error:
-        print("shoal:", " ".join(str(error).split()), file=sys.stderr)
+        print(f"shoal: {_one_line(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("shoal: stopped; nothing was written.", file=sys.stderr)
+        print("shoal: stopped.", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 1
     except (OSError, MemoryError) as error:
-        print(f"shoal: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"shoal: {type(error).__name__}: {_one_line(error)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _one_line(error: BaseException) -> str:
+    """A message without line breaks or control characters, whatever the user typed."""
+    words = " ".join(str(error).split())
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in words)
 
 
 def entry() -> None:

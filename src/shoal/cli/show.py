@@ -37,7 +37,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def note(text: str) -> None:
     """A word on standard error, out of the way of results."""
-    console(stderr=True).print(text, markup=False)
+    console(stderr=True).print(text, markup=False, soft_wrap=True)
 
 
 def number(value: float) -> str:

@@ -54,7 +54,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not _whole(first) or (dash and not _whole(last)):
             msg = f"--seeds {text}: expected whole numbers such as 0,1,2 or 0-99."
             raise InputError(msg)
         low, high = int(first), int(last or first)
@@ -68,9 +68,16 @@ def seeds_of(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
+def _whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 12
+
+
 def _prepared(paper: Paper, start: Start, **fixed: Any) -> Experiment:
     values: dict[str, Any] = dict(parse_assignments(start.set or []))
     if start.steps is not None:
+        if "num_steps" in values:
+            msg = "--steps and --set num_steps=... say the same thing; use one of them."
+            raise InputError(msg)
         values["num_steps"] = start.steps
     for name, value in fixed.items():
         if values.setdefault(name, value) != value:

@@ -53,8 +53,9 @@ def _survival(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def tail_fit(overlaps: np.ndarray) -> tuple[float, float, float]:
     r"""Fit a tail $S(t)=\exp(-at^c)$: the slope of $\log(-\log S)$ against $\log t$.
 
-    Returns $c$ and its 95% interval, NaN where fewer than three distinct values leave nothing
-    to fit.
+    Returns $c$ and the 95% interval of the line, NaN where fewer than three distinct values leave
+    nothing to fit. Points of a survival curve depend on each other, so the interval is narrower
+    than that of a new sample.
     """
     t, above = _survival(overlaps)
     inner = (above > 0) & (above < 1)

@@ -21,6 +21,7 @@ from shoal.diagnostics import dynamics, kernels, layers
 from shoal.errors import InputError
 from shoal.experiments import ANY_METHOD, Case, Paper, Theorem, data_key, initial_params
 from shoal.files import read_idx_images
+from shoal.linalg import norm_fro, norm_op
 from shoal.losses import half_sum_of_squares
 from shoal.models import Model, predict
 from shoal.papers.wu2023 import encoder as architecture
@@ -236,13 +237,18 @@ def _theorem_b(case: Case, run: Trajectory) -> Certificate:
 
 
 def _theorem_c(case: Case, run: Trajectory) -> Certificate:  # noqa: ARG001
-    drawn = case.setting.init != "orthogonal"
+    drawn = case.drawn and case.setting.init != "orthogonal"
     return theorems.theorem_c(_start(case), variances(case.setting).W_V if drawn else float("nan"))
 
 
 def _kernel_regime(case: Case, run: Trajectory) -> Certificate:
     e0 = predict(model(case.setting), case.params0, case.problem.X) - case.problem.y
-    return kernel_regime(driving_kernel(case)(case.params0), e0, case.step_size, run)
+    F = layers.feature_matrix(
+        lambda params, x: architecture.features(params, x, scales(case.setting)), case.problem.X
+    )(case.params0)
+    size = norm_op(F) * norm_fro(case.params0.w_O) + norm_fro(case.problem.y)
+    K0 = driving_kernel(case)(case.params0)
+    return kernel_regime(K0, e0, case.step_size, run, output_size=size)
 
 
 _OURS = "ours, after the route of Wu et al. (2023), Theorem 1; proof in docs/theory/wu2023.md"
