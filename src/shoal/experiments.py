@@ -20,12 +20,15 @@ import numpy as np
 from shoal import settings, trees
 from shoal._typing import Any, Array, Callable, Float, Init, Params, Probe, Scalar
 from shoal.certificates import Certificate
+from shoal.claims import Claim
 from shoal.errors import InputError, nearest
+from shoal.figures import Figure
 from shoal.files import read_npz
 from shoal.linalg import require_float64
 from shoal.methods import Method, gradient_descent, gradient_flow
-from shoal.models import Model, empirical_risk
+from shoal.models import Model, empirical_risk, predict
 from shoal.problems import Problem, checked, require_finite
+from shoal.theory.kernel_regime import predicted_risk
 from shoal.training import Trajectory, leg, record, trajectory
 
 METHODS: dict[str, Callable[..., Method]] = {"gd": gradient_descent, "flow": gradient_flow}
@@ -58,6 +61,14 @@ class Theorem(NamedTuple):
     largest_step: Callable[[Case], Float[Array, ""]] | None  # NaN where no step is allowed
 
 
+class FigureRecipe(NamedTuple):
+    """How to make one of a paper's figures, at quick or full size."""
+
+    key: str
+    title: str
+    make: Callable[[bool], Figure]  # argument: full size?
+
+
 class Paper(NamedTuple):
     """All that shoal knows of a paper. A new paper is one such value."""
 
@@ -78,6 +89,8 @@ class Paper(NamedTuple):
     probes: Callable[[Case], dict[str, Probe]]
     default_probes: tuple[str, ...]
     theorems: tuple[Theorem, ...]
+    claims: tuple[Claim, ...] = ()
+    figures: tuple[FigureRecipe, ...] = ()
 
 
 class Experiment(NamedTuple):
@@ -399,6 +412,18 @@ def _per_start(experiment: Experiment, function: Callable[[Case], Any]) -> Any:
         trees.cast(experiment.params0, "float64"),
         numbers,
     )
+
+
+def kernel_predictions(experiment: Experiment, step: Array) -> Float[Array, "S T"]:
+    """For every seed, the risk that the tangent kernel at the start predicts at some steps."""
+    paper = experiment.paper
+
+    def one(case: Case) -> Float[Array, " T"]:
+        outputs = predict(paper.model(case.setting), case.params0, case.problem.X)
+        K0 = paper.kernel(case)(case.params0)
+        return predicted_risk(K0, outputs - case.problem.y, case.step_size, step)
+
+    return _per_start(experiment, one)
 
 
 def default_step(experiment: Experiment) -> float:

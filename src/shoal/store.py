@@ -189,6 +189,40 @@ def _arrays(blocks: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(x) for name, x in trees.blocks(blocks).items()}
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file aside, then give it its name, replacing what was there."""
+    path = _absolute(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".shoal-", dir=path.parent)
+    except OSError as error:
+        msg = f"cannot write {str(path)[:200]!r} ({error.strerror}); choose another --out."
+        raise InputError(msg) from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, whole or not at all."""
+    text = json.dumps(plain(value), indent=1, allow_nan=False) + "\n"
+    write_whole(path, text.encode())
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows as a Parquet table, whole or not at all."""
+    import polars as pl
+
+    table = io.BytesIO()
+    pl.DataFrame(rows).write_parquet(table)
+    write_whole(path, table.getvalue())
+
+
 def _write_npz(path: Path, arrays: dict[str, Any]) -> None:
     np.savez(path, **arrays)
 
@@ -210,7 +244,7 @@ def _frame(seeds: np.ndarray, step: np.ndarray, risk: np.ndarray, scalar: dict) 
 
 def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajectory]:
     """Read a run folder back, checking that its parts belong together."""
-    about = _read_json(folder / "run.json")
+    about = read_json(folder / "run.json")
     try:
         paper, setting, seeds, given, precision, drawn = _described(about, papers)
     except InputError:
@@ -284,7 +318,8 @@ def _described(about: dict[str, Any], papers: dict[str, Paper]) -> tuple:
     return paper, setting, tuple(seeds), names, precision, about["params_file"] is None
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> Any:
+    """A JSON file from outside, or what is wrong with it."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -293,9 +328,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         msg = f"{str(path)!r} cannot be read ({error})."
         raise InputError(msg) from None
-    if not isinstance(value, dict):
-        msg = f"{str(path)!r} does not hold an object."
-        raise InputError(msg)
     return value
 
 

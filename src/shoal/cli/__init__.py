@@ -55,17 +55,21 @@ _Json = Annotated[bool, Parameter(name="--json", negative=())]
 
 
 @app.command
-def tour(*, json: _Json = False) -> None:
-    """The main job: train and certify small runs, and say in plain words what came out.
+def tour(
+    *, out: Annotated[Path, Parameter(name="--out")] = Path("tour.html"), json: _Json = False
+) -> None:
+    """The main job: small runs, certificates and claims, in plain words and on one page.
 
     Parameters
     ----------
+    out
+        The page.
     json
         Print the results as JSON, and nothing else, on standard output.
     """
     from shoal.cli import touring
 
-    touring.tour(as_json=json)
+    touring.tour(out, as_json=json)
 
 
 @app.command
@@ -156,6 +160,82 @@ def data(paper: str, /, *, start: _Start = _START, json: _Json = False) -> None:
     from shoal.cli import work
 
     work.data(paper, start, as_json=json)
+
+
+@app.command
+def claims(
+    *papers: str,
+    out: Annotated[Path, Parameter(name="--out")] = Path("shoal-claims"),
+    full: Annotated[bool, Parameter(name="--full", negative=())] = False,
+    json: _Json = False,
+) -> None:
+    """The ledger: each claim of a paper, its test, effect with interval, verdict.
+
+    A claim is 'supported', 'contradicted' or 'inconclusive' by a rule fixed in code before the run.
+    Finished measurements are kept: an interrupted ledger continues where it stopped.
+
+    Parameters
+    ----------
+    papers
+        Which papers, or single claims such as wu2023.width_helps_own_step; all, if none is named.
+    out
+        Folder for ledger.json and the page index.html.
+    full
+        The paper's sizes instead of quick ones: hours instead of minutes.
+    json
+        Print the ledger as JSON.
+    """
+    from shoal.cli import publishing
+
+    publishing.claims(papers, out, full=full, as_json=json)
+
+
+@app.command
+def reproduce(
+    name: str,
+    /,
+    *,
+    out: _Out = None,
+    full: Annotated[bool, Parameter(name="--full", negative=())] = False,
+    json: _Json = False,
+) -> None:
+    """The paper's experiments as figures (PNG, PDF), numbers (Parquet) and one page.
+
+    Example: shoal reproduce wu2023.scaling
+
+    Parameters
+    ----------
+    name
+        PAPER for all of its figures, PAPER.FIGURE for one; 'shoal papers' lists them.
+    out
+        Folder for the files, by default figures-PAPER.
+    full
+        The paper's sizes instead of quick ones.
+    json
+        Print the list of files as JSON.
+    """
+    from shoal.cli import publishing
+
+    publishing.reproduce(name, out, full=full, as_json=json)
+
+
+@app.command
+def report(path: Path, /, *, out: _Out = None, json: _Json = False) -> None:
+    """One self-contained HTML page from a run, a certificate, a reproduction or a ledger.
+
+    Parameters
+    ----------
+    path
+        A run folder, a folder of 'shoal claims' or 'shoal reproduce', or a file with what
+        'shoal certify --json' printed.
+    out
+        The page, by default report.html in the folder (or beside the file).
+    json
+        Print the page's path as JSON.
+    """
+    from shoal.cli import publishing
+
+    publishing.report(path, out, as_json=json)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """``shoal tour``: what the laboratory can do, in about a minute."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,11 @@ from rich.table import Table
 
 from shoal import fits
 from shoal.certificates import Certificate, Verdict, verdict
-from shoal.cli import show, work
+from shoal.cli import publishing, show, work
 from shoal.experiments import prepare, theorem_of
+from shoal.ledger import ledger_json
 from shoal.papers import paper_of, wu2023
+from shoal.report import page, sections
 
 SMALL = {
     "num_samples": 3,
@@ -33,15 +36,26 @@ STEPS = {"theorem_a": 60, "theorem_b": 20, "kernel_regime": 200}
 WIDTHS = (64, 256, 1024, 4096)
 
 
-def tour(*, as_json: bool) -> None:
-    """Train and certify wu2023 at a few widths, and say what came out."""
+CLAIMS = (
+    "wu2023.linear_convergence",
+    "wu2023.scaling_large_width_equal_step",
+    "wu2023.attention_tends_to_uniform",
+    "wu2023.attention_stays_informative",
+    "wu2023.weights_freeze_early",
+    "wu2023.rank_is_needed",
+)
+
+
+def tour(page_path: Path, *, as_json: bool) -> None:
+    """Train, certify, put claims on trial, and say what came out, here and on a page."""
     begun = time.perf_counter()
     out = show.console()
     results: dict[str, Any] = {}
     if not as_json:
         out.print("[bold]shoal tour[/]: one paper, wu2023, through the whole laboratory.\n")
 
-    results["certificates"] = stops = [_stop(name, SMALL | values) for name, values in STOPS]
+    stops_done = [_run(name, SMALL | values) for name, values in STOPS]
+    results["certificates"] = stops = [_stop(done) for done in stops_done]
     if not as_json:
         out.print(
             "[bold]1. Does the theorem apply, and does the run obey?[/]  3 sequences of 2 unit "
@@ -59,7 +73,12 @@ def tour(*, as_json: bool) -> None:
             "theory says -1/2.\n"
         )
 
-    results["digits"] = digits = _digits()
+    digits_done = _run(
+        "kernel_regime",
+        {"problem": "digits", "num_samples": 50, "dim": 24, "width": 512},
+        ("kernel_drift", "kernel_eigenvalues", "attention", "movement", "pl_ratio"),
+    )
+    results["digits"] = digits = _digits(digits_done)
     if not as_json:
         out.print("[bold]3. Real data[/]: handwritten 0 against 1, 4 x 4 patches as tokens.")
         out.print(
@@ -70,12 +89,48 @@ def tour(*, as_json: bool) -> None:
         drift = f"The kernel moved by {100 * digits['kernel_drift']:.1f}%"
         out.print(f"{drift}; kernel_regime: {show.coloured(Verdict(digits['verdict']))}.\n")
 
+    entries = publishing.ledger(publishing.wanted(CLAIMS), full=False)
+    kept = ledger_json(entries)
+    results["claims"] = [{k: v for k, v in claim.items() if k != "panel"} for claim in kept]
+    if not as_json:
+        out.print("[bold]4. Claims on trial[/] (a few; shoal claims has them all)")
+        for entry in entries:
+            found = entry.evidence
+            out.print(f"  [{publishing.RULINGS[found.ruling]}]{found.ruling}[/]  {found.sentence}")
+
+    _page(page_path, stops_done, digits_done, kept)
+    results["page"] = str(page_path)
     results["seconds"] = round(time.perf_counter() - begun, 1)
     if as_json:
         work.print_json(results)
     else:
-        out.print(f"{results['seconds']} s. Next: shoal papers wu2023, or")
-        out.print("  shoal certify wu2023.theorem_a --set width=4000 --set score_exponent=1 ...")
+        out.print(f"\n{results['seconds']} s. All of it on one page: {page_path}", soft_wrap=True)
+        out.print("Next: shoal papers wu2023, shoal claims wu2023, shoal reproduce wu2023")
+
+
+def _page(
+    path: Path, stops: list[work.Done], digits: work.Done, kept: list[dict[str, Any]]
+) -> None:
+    """The tour as a page: the widest certified run, real data, and the ledger."""
+    certified = stops[2]
+    parts = [
+        section._replace(title=f"{title}: {section.title}")
+        for title, done in (("Theorem A at width 40000", certified), ("Digits", digits))
+        for section in sections.run_sections(done.experiment, done.run, work.theorems_json(done))
+    ]
+    verdicts = tuple(
+        (
+            f"{row['theorem']}, width {row['width']}, {row['init']}, p = {row['score_exponent']:g}, "
+            f"ratio {row['hidden_step_ratio']:g}",
+            row["verdict"],
+        )
+        for row in map(_stop, stops)
+    )
+    glance = page.Section("Does the theorem apply?", verdicts=verdicts)
+    paper = paper_of("wu2023")
+    lead = "A tour of the laboratory: certificates, real data and claims, for one paper."
+    parts = [glance, *parts, sections.ledger_section(kept)]
+    publishing.write_page(path, "shoal tour", lead, parts, [paper])
 
 
 def _run(name: str, values: dict[str, Any], extra: tuple[str, ...] = ()) -> work.Done:
@@ -86,12 +141,11 @@ def _run(name: str, values: dict[str, Any], extra: tuple[str, ...] = ()) -> work
     return work.execute(experiment, (*theorem.probes, *extra), (theorem,), source)
 
 
-def _stop(name: str, values: dict[str, Any]) -> dict[str, Any]:
-    done = _run(name, values)
+def _stop(done: work.Done) -> dict[str, Any]:
     certificate: Certificate = done.theorems[0][1][0]
     setting = done.experiment.setting
     return {
-        "theorem": name,
+        "theorem": done.theorems[0][0].key,
         "width": setting.width,
         "init": setting.init,
         "score_exponent": setting.score_exponent,
@@ -175,9 +229,7 @@ def _limit_table(limit: dict[str, Any]) -> Table:
     return table
 
 
-def _digits() -> dict[str, Any]:
-    values = {"problem": "digits", "num_samples": 50, "dim": 24, "width": 512}
-    done = _run("kernel_regime", values, ("kernel_drift",))
+def _digits(done: work.Done) -> dict[str, Any]:
     certificate = done.theorems[0][1][0]
     risk = np.asarray(done.run.risk[0])
     steps = done.experiment.setting.num_steps

@@ -325,3 +325,9 @@ PAPER = Paper(
     ),
     theorems=THEOREMS,
 )
+
+# claims and figures are experiments with the paper as it stands so far
+from shoal.papers.wu2023.claims import CLAIMS
+from shoal.papers.wu2023.pictures import FIGURES
+
+PAPER = PAPER._replace(claims=CLAIMS, figures=FIGURES)

@@ -1,0 +1,255 @@
+"""``claims``, ``reproduce`` and ``report``: what is kept and shown."""
+
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from shoal.cli import show
+from shoal.cli.session import begin, cache_folder
+from shoal.errors import InputError, nearest
+
+begin()
+
+from shoal import figures, store  # noqa: E402
+from shoal.claims import Claim, Ruling  # noqa: E402
+from shoal.cli.work import print_json  # noqa: E402
+from shoal.experiments import FigureRecipe, Paper  # noqa: E402
+from shoal.ledger import Entry, ledger_json, measured  # noqa: E402
+from shoal.papers import PAPERS, paper_of  # noqa: E402
+from shoal.report import drawing, page, sections  # noqa: E402
+
+RULINGS = {
+    Ruling.SUPPORTED: "green",
+    Ruling.CONTRADICTED: "bold red",
+    Ruling.INCONCLUSIVE: "yellow",
+}
+
+
+def command() -> str:
+    """The exact command that is running."""
+    return shlex.join(["shoal", *sys.argv[1:]])
+
+
+def write_page(
+    path: Path, title: str, lead: str, parts: list[page.Section], used: list[Paper]
+) -> None:
+    """Render and write a page, whole or not at all."""
+    cited = [sections.citation(paper) for paper in used]
+    text = page.render(title, lead, parts, command=command(), citations=cited)
+    store.write_whole(path, text.encode())
+
+
+# -------------------------------------------------------------------------------------- claims
+
+
+def wanted(names: tuple[str, ...]) -> list[Claim]:
+    """Claims by the name of a paper or their own; all, if none is named."""
+    if not names:
+        return [claim for paper in PAPERS.values() for claim in paper.claims]
+    found: list[Claim] = []
+    for name in names:
+        paper = paper_of(name.partition(".")[0])
+        mine = [c for c in paper.claims if name in (paper.key, c.key)]
+        if not mine:
+            msg = f"no claim is called {name!r}; {nearest(name, [c.key for c in paper.claims])}"
+            raise InputError(msg)
+        found += mine
+    return list(dict.fromkeys(found))
+
+
+def ledger(chosen: list[Claim], *, full: bool) -> list[Entry]:
+    """Measure and decide, with progress, keeping what is done."""
+    entries = []
+    folder = cache_folder() / "measurements"
+    with show.progress("claims") as tell:
+        for done, claim in enumerate(chosen):
+            found, seconds, kept = measured(claim, claim.full if full else claim.quick, folder)
+            entries.append(Entry(claim, claim.decide(found), seconds, kept))
+            tell(done + 1, len(chosen))
+    return entries
+
+
+def claims(names: tuple[str, ...], out: Path, *, full: bool, as_json: bool) -> None:
+    """``shoal claims``."""
+    chosen = wanted(names)
+    if full:
+        show.note(_cost([claim.full for claim in chosen], len(chosen), "claims"))
+    entries = ledger(chosen, full=full)
+    kept = ledger_json(entries)
+    store.write_json(out / "ledger.json", _ledger_file(kept, full=full))
+    used = [p for p in PAPERS.values() if any(e.claim in p.claims for e in entries)]
+    write_page(out / "index.html", "Claims on trial", _LEAD, [sections.ledger_section(kept)], used)
+    if as_json:
+        print_json([{k: v for k, v in claim.items() if k != "panel"} for claim in kept])
+        return
+    terminal = show.console()
+    rows = show.table("claim", "verdict", "effect", "95% interval", "runs", "seconds")
+    for entry in entries:
+        found = entry.evidence
+        rows.add_row(
+            f"{entry.claim.statement}\n[dim]{entry.claim.key}[/]",
+            f"[{RULINGS[found.ruling]}]{found.ruling}[/]",
+            show.number(found.effect),
+            f"\\[{show.number(found.low)}, {show.number(found.high)}]",
+            str(found.runs),
+            f"{entry.seconds:.1f}" + (" (kept)" if entry.kept else ""),
+        )
+    terminal.print(rows)
+    show.note(f"wrote {out / 'index.html'} and {out / 'ledger.json'}")
+
+
+_LEAD = (
+    "Each claim was tested by a rule that was fixed in code before the run. A paper's statement is "
+    "given in our words; where its setting is not known, the setting is ours."
+)
+
+
+def _ledger_file(kept: list[dict[str, Any]], *, full: bool) -> dict[str, Any]:
+    return {
+        "format": store.FORMAT,
+        "kind": "ledger",
+        "size": "full" if full else "quick",
+        "command": command(),
+        "made": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": f"{os.cpu_count()} cores",
+        "versions": store.versions(),
+        "claims": kept,
+    }
+
+
+def _cost(plans: list[Any], count: int, what: str) -> str:
+    """Say beforehand what full size will cost."""
+    flops = 0.0
+    for plan in plans:
+        tokens = plan.num_samples * plan.num_tokens
+        step = sum(6.0 * tokens * plan.dim * width for width in plan.widths)
+        flops += 6 * plan.num_seeds * plan.num_steps * step  # about six runs each, with tuning
+    hours = flops / 2e10 / 3600
+    return (
+        f"{count} {what} at full size: about {flops:.1e} operations, {hours:.1f} hours at 20 Gflop/s. "
+        "What is finished is kept; Ctrl-C and the same command continue."
+    )
+
+
+# ------------------------------------------------------------------------------------- figures
+
+
+def reproduce(name: str, out: Path | None, *, full: bool, as_json: bool) -> None:
+    """``shoal reproduce``."""
+    key, dot, wanted = name.partition(".")
+    paper = paper_of(key)
+    recipes = [r for r in paper.figures if not dot or r.key == wanted]
+    if not recipes:
+        msg = f"{key} has no figure {wanted!r}; {nearest(wanted, [r.key for r in paper.figures])}"
+        raise InputError(msg)
+    folder = out if out is not None else Path(f"figures-{key}")
+    if full and paper.claims:
+        show.note(_cost([paper.claims[0].full] * len(recipes), len(recipes), "figures"))
+    made, files = [], []
+    with show.progress(f"{key}: figures") as tell:
+        for done, recipe in enumerate(recipes):
+            figure = _figure(recipe, folder, full=full)
+            made.append(figure)
+            files += [str(folder / f"{figure.key}.{end}") for end in ("png", "pdf", "parquet")]
+            tell(done + 1, len(recipes))
+    lead = f"{paper.title}: its experiments, made anew{' at full size' if full else ''}."
+    parts = [page.figure_section(figure) for figure in made]
+    write_page(folder / "index.html", f"Figures of {key}", lead, parts, [paper])
+    if as_json:
+        print_json({"paper": key, "out": str(folder), "files": files})
+    else:
+        terminal = show.console()
+        for figure in made:
+            terminal.print(f"[bold]{figure.key}[/]  {figure.title}. [dim]{figure.caption}[/]")
+        show.note(f"wrote {len(files)} files and {folder / 'index.html'}")
+
+
+def _figure(recipe: FigureRecipe, folder: Path, *, full: bool) -> figures.Figure:
+    """Make a figure and its files."""
+    figure = recipe.make(full)
+    store.write_json(folder / f"{figure.key}.json", figure)
+    store.write_rows(folder / f"{figure.key}.parquet", figures.rows(figure))
+    drawing.save(figure, folder)
+    return figure
+
+
+# --------------------------------------------------------------------------------------- report
+
+
+def report(path: Path, out: Path | None, *, as_json: bool) -> None:
+    """``shoal report``."""
+    title, lead, parts, used = _sections_of(path)
+    page_path = out or (path / "report.html" if path.is_dir() else path.with_suffix(".html"))
+    write_page(page_path, title, lead, parts, used)
+    if as_json:
+        print_json({"page": str(page_path)})
+    else:
+        show.note(f"wrote {page_path}")
+
+
+def _sections_of(path: Path) -> tuple[str, str, list[page.Section], list[Paper]]:
+    if (path / "run.json").is_file():
+        return _run_page(path)
+    if (path / "ledger.json").is_file():
+        return _ledger_page(store.read_json(path / "ledger.json"), path)
+    if path.is_dir() and (found := sorted(path.glob("*.json"))):
+        return _figures_page(found)
+    if path.is_file():
+        value = store.read_json(path)
+        if isinstance(value, dict) and {"paper", "theorem", "results"} <= set(value):
+            return _certificate_page(value)
+    msg = (
+        f"{str(path)!r} is not a run folder, a ledger, a reproduction or a certificate; make one "
+        "with shoal train --out, claims, reproduce or certify --json."
+    )
+    raise InputError(msg)
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(f"{str(path)!r} is not what it seems ({type(error).__name__}: {error}).")
+
+
+def _run_page(path: Path) -> tuple[str, str, list[page.Section], list[Paper]]:
+    experiment, run = store.load_run(path, PAPERS)
+    theorems = store.read_json(path / "certificates.json")
+    arrays = store.read_npz(path / "probes.npz") if (path / "probes.npz").is_file() else {}
+    try:
+        parts = sections.run_sections(experiment, run, theorems, arrays)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(path, error) from None
+    about = store.read_json(path / "run.json")
+    lead = f"{experiment.paper.title}. Made by: {about.get('command', 'an unknown command')}"
+    return f"A run of {experiment.paper.key}", lead, parts, [experiment.paper]
+
+
+def _ledger_page(value: Any, path: Path) -> tuple[str, str, list[page.Section], list[Paper]]:
+    try:
+        keys = {claim["id"].partition(".")[0] for claim in value["claims"]}
+        parts = [sections.ledger_section(value["claims"])]
+        page.render("check", "", parts, command="", citations=[])
+    except Exception as error:
+        raise _damaged(path / "ledger.json", error) from None
+    return "Claims on trial", _LEAD, parts, [p for k, p in PAPERS.items() if k in keys]
+
+
+def _figures_page(found: list[Path]) -> tuple[str, str, list[page.Section], list[Paper]]:
+    made = []
+    for path in found:
+        try:
+            made.append(figures.figure_from_json(store.read_json(path)))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise _damaged(path, error) from None
+    return "Figures", "", [page.figure_section(figure) for figure in made], list(PAPERS.values())
+
+
+def _certificate_page(value: Any) -> tuple[str, str, list[page.Section], list[Paper]]:
+    paper = paper_of(str(value["paper"]))
+    try:
+        parts = sections.certificate_sections(value)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        msg = f"that certificate is damaged ({type(error).__name__}: {error})."
+        raise InputError(msg) from None
+    return f"{paper.key}.{value['theorem']}", paper.title, parts, [paper]

@@ -1,0 +1,93 @@
+"""Figures as data: what to draw, without drawing. The report and the files draw the same values."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Curve(NamedTuple):
+    """A line with a band: y against x, and where most seeds lie."""
+
+    label: str
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+class Image(NamedTuple):
+    """A heat map, e.g. one attention matrix."""
+
+    label: str
+    values: np.ndarray  # rows downward
+
+
+class Panel(NamedTuple):
+    """Axes with curves or images."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: tuple[Curve, ...] = ()
+    images: tuple[Image, ...] = ()
+    log_x: bool = False
+    log_y: bool = False
+
+
+class Figure(NamedTuple):
+    """Panels side by side, with what they show."""
+
+    key: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+
+
+def band(label: str, x: np.ndarray, samples: np.ndarray, *, positive: bool = False) -> Curve:
+    """Median over seeds (the leading axis) with the band from the first to the third quartile.
+
+    ``positive`` leaves out what a logarithmic axis cannot show.
+
+    >>> curve = band("a", np.arange(2), np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]]))
+    >>> curve.y.tolist(), curve.low.tolist()
+    ([3.0, 4.0], [2.0, 3.0])
+    """
+    samples = np.atleast_2d(np.asarray(samples, float))
+    x = np.asarray(x, float)
+    samples = np.where(np.isfinite(samples), samples, np.nan)
+    keep = ~np.isnan(samples).all(axis=0)
+    if positive:
+        samples = np.where(samples > 0, samples, np.nan)
+        keep &= ~np.isnan(samples).all(axis=0)
+    low, middle, high = np.nanquantile(samples[:, keep], [0.25, 0.5, 0.75], axis=0)
+    return Curve(label, x[keep], middle, low, high)
+
+
+def rows(figure: Figure) -> list[dict]:
+    """Every number of a figure, one row a point."""
+    found = []
+    for panel in figure.panels:
+        for c in panel.curves:
+            for point in zip(c.x, c.y, c.low, c.high, strict=True):
+                numbers = dict(zip(("x", "y", "low", "high"), map(float, point), strict=True))
+                found.append({"panel": panel.title, "label": c.label} | numbers)
+        for image in panel.images:
+            for (i, j), value in np.ndenumerate(image.values):
+                numbers = {"x": float(j), "y": float(i), "low": float(value), "high": float(value)}
+                found.append({"panel": panel.title, "label": image.label} | numbers)
+    return found
+
+
+def panel_from_json(value: dict) -> Panel:
+    """A panel from its JSON form (`store.plain` of it)."""
+    arrays = ("x", "y", "low", "high")
+    curves = tuple(
+        Curve(c["label"], *(np.array(c[k], float) for k in arrays)) for c in value["curves"]
+    )
+    images = tuple(Image(i["label"], np.array(i["values"], float)) for i in value["images"])
+    return Panel(**(value | {"curves": curves, "images": images}))
+
+
+def figure_from_json(value: dict) -> Figure:
+    """A figure from its JSON form."""
+    return Figure(**(value | {"panels": tuple(panel_from_json(p) for p in value["panels"])}))

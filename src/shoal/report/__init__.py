@@ -1,0 +1,1 @@
+"""What people look at: pictures for papers, and one page that needs no network."""

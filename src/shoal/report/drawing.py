@@ -1,0 +1,86 @@
+"""Figures as PNG and PDF: a quiet common style that can be read in grey."""
+
+from pathlib import Path
+from typing import Any
+
+from shoal.figures import Figure, Panel
+
+STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+MARKERS = ("o", "s", "^", "D", "v", "P")
+# dark to light, so that the order survives a copier
+COLOURS = ("#1b3a5c", "#b5432e", "#3f8f6b", "#c98a1b", "#7a5aa6", "#8c8c8c")
+
+
+def draw(figure: Figure) -> Any:
+    """The figure as a matplotlib figure; the caller closes it."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rules: Any = {
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.alpha": 0.25,
+        "grid.linewidth": 0.5,
+        "axes.titlesize": 9,
+        "axes.titlelocation": "left",
+        "legend.frameon": False,
+        "pdf.fonttype": 42,
+    }
+    with plt.rc_context(rules):
+        count = len(figure.panels)
+        columns = min(count, 4)
+        lines = -(-count // columns)
+        size = (3.3 * columns, 2.9 * lines + 0.5)
+        page, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+        for axis in axes.flat[count:]:
+            axis.set_visible(False)
+        for axis, panel in zip(axes.flat, figure.panels, strict=False):
+            _panel(page, axis, panel)
+        page.suptitle(figure.title, fontsize=10, x=0.01, ha="left")
+    return page
+
+
+def _panel(page: Any, axis: Any, panel: Panel) -> None:
+    axis.set_title(panel.title)
+    axis.set_xlabel(panel.x_label)
+    axis.set_ylabel(panel.y_label)
+    for k, curve in enumerate(panel.curves):
+        few = len(curve.x) <= 12
+        colour = COLOURS[k % len(COLOURS)]
+        axis.plot(
+            curve.x,
+            curve.y,
+            color=colour,
+            linestyle=STYLES[k % len(STYLES)],
+            marker=MARKERS[k % len(MARKERS)] if few else None,
+            markersize=4,
+            linewidth=1.4,
+            label=curve.label,
+        )
+        axis.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+    for image in panel.images[:1]:
+        axis.grid(visible=False)
+        shown = axis.imshow(image.values, cmap="Greys", vmin=0)
+        page.colorbar(shown, ax=axis, shrink=0.8)
+    if panel.log_x:
+        axis.set_xscale("log")
+    if panel.log_y:
+        axis.set_yscale("log")
+    if len(panel.curves) > 1:
+        axis.legend(fontsize=7)
+
+
+def save(figure: Figure, folder: Path) -> list[Path]:
+    """Write PNG and PDF."""
+    import matplotlib.pyplot as plt
+
+    page = draw(figure)
+    paths = [folder / f"{figure.key}.png", folder / f"{figure.key}.pdf"]
+    page.savefig(paths[0], dpi=160)
+    page.savefig(paths[1], metadata={"CreationDate": None})
+    plt.close(page)
+    return paths

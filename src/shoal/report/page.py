@@ -1,0 +1,109 @@
+"""One self-contained HTML page: no network, script inlined, every string escaped."""
+
+import functools
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shoal.figures import Curve, Figure, Image, Panel
+from shoal.store import plain, versions
+
+
+class Section(NamedTuple):
+    """A part of the page; what is empty is left out."""
+
+    title: str
+    text: str = ""
+    verdicts: tuple[tuple[str, str], ...] = ()  # what, verdict
+    tables: tuple[tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = ()
+    panels: tuple[Panel, ...] = ()
+    slides: tuple[tuple[str, tuple[Image, ...]], ...] = ()  # heat maps along the steps
+    claims: tuple[dict[str, Any], ...] = ()
+    details: tuple[tuple[str, str], ...] = ()
+
+
+def chart(panel: Panel) -> dict[str, Any]:
+    """A panel as data for the page's script."""
+    return {
+        "title": panel.title,
+        "x": panel.x_label,
+        "y": panel.y_label,
+        "log_x": panel.log_x,
+        "log_y": panel.log_y,
+        "curves": [_curve(c) for c in panel.curves],
+        "image": plain(np.asarray(panel.images[0].values)) if panel.images else None,
+    }
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    every = max(1, len(curve.x) // 600)  # more points than pixels help nobody
+    return {
+        "label": curve.label,
+        **{k: plain(np.asarray(getattr(curve, k))[::every]) for k in ("x", "y", "low", "high")},
+    }
+
+
+def figure_section(figure: Figure) -> Section:
+    """A figure as a section with interactive panels."""
+    return Section(figure.title, figure.caption, panels=figure.panels)
+
+
+@functools.cache
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()
+
+
+def render(
+    title: str, lead: str, sections: list[Section], *, command: str, citations: list[str]
+) -> str:
+    """The page as a string."""
+    import jinja2
+
+    source = resources.files("shoal.report").joinpath("page.html.j2").read_text(encoding="utf-8")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    charts: list[dict[str, Any]] = []
+    slides: list[dict[str, Any]] = []
+
+    def add(panel: Panel) -> int:
+        charts.append(chart(panel))
+        return len(charts) - 1
+
+    def slide(item: tuple[str, tuple[Image, ...]]) -> dict[str, Any]:
+        label, images = item
+        slides.append(
+            {
+                "title": label,
+                "labels": [image.label for image in images],
+                "values": [plain(np.asarray(image.values)) for image in images],
+            }
+        )
+        return {"index": len(slides) - 1, "last": len(images) - 1, "first": images[0].label}
+
+    made = [
+        section._asdict()
+        | {
+            "charts": [add(panel) for panel in section.panels],
+            "slides": [slide(item) for item in section.slides],
+            "claims": [
+                claim | {"chart": add(claim["panel"]) if claim.get("panel") else None}
+                for claim in section.claims
+            ],
+        }
+        for section in sections
+    ]
+    return environment.from_string(source).render(
+        title=title,
+        lead=lead,
+        sections=made,
+        charts=charts,
+        slides=slides,
+        plotly=_plotly(),
+        command=command,
+        citations=citations,
+        versions=versions(),
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )

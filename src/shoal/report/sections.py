@@ -1,0 +1,179 @@
+"""Runs, certificates, ledgers and figures as sections of a page."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from shoal.experiments import Experiment, Paper, kernel_predictions
+from shoal.figures import Image, Panel, band, panel_from_json
+from shoal.report.page import Section
+from shoal.training import Trajectory
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; a dash for what is not a number."""
+    if value is None or not np.isfinite(value):
+        return "–"
+    return f"{value:.4g}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
+
+
+def citation(paper: Paper) -> str:
+    """How to cite a paper."""
+    return f"{paper.authors} ({paper.year}). {paper.title}. arXiv:{paper.arxiv}."
+
+
+def run_sections(
+    experiment: Experiment,
+    run: Trajectory,
+    theorems: list[dict[str, Any]],
+    arrays: dict[str, np.ndarray] | None = None,
+) -> list[Section]:
+    """A run with its certificates: verdicts, curves with bounds, spectra, attention."""
+    verdicts = tuple(
+        (f"{t['paper']}.{t['theorem']}, seed {r['seed']}", r["verdict"])
+        for t in theorems
+        for r in t["results"][:5]
+    )
+    found = [
+        Section("Verdicts at a glance", verdicts=verdicts),
+        Section("Loss", panels=(loss_panel(experiment, run, theorems),)),
+    ]
+    if probes := _probe_panels(run):
+        found.append(Section("Along training", "Median and quartiles over seeds.", panels=probes))
+    arrays = dict(run.probes if arrays is None else arrays)
+    if "kernel_eigenvalues" in arrays:
+        found.append(Section("Spectrum", panels=(_spectrum(run, arrays["kernel_eigenvalues"]),)))
+    if "attention" in arrays:
+        maps = np.asarray(arrays["attention"])[0, :, 0]
+        steps = np.asarray(run.step[0])
+        keep = range(0, len(steps), max(1, len(steps) // 40))
+        images = tuple(Image(f"step {steps[k]}", maps[k]) for k in keep)
+        slides = ((f"first sample, seed {experiment.seeds[0]}", images),)
+        found.append(Section("Attention", "Move the slider along training.", slides=slides))
+    found += [_theorem_section(t) for t in theorems]
+    details = tuple((k, "auto" if v is None else str(v)) for k, v in _asdict(experiment.setting))
+    seeds = ", ".join(map(str, experiment.seeds[:20])) + (
+        " ..." if len(experiment.seeds) > 20 else ""
+    )
+    extra = (("seeds", seeds), ("precision", experiment.precision))
+    found.append(Section("Setting", details=details + extra))
+    return found
+
+
+def certificate_sections(theorem: dict[str, Any]) -> list[Section]:
+    """A certificate as ``shoal certify --json`` printed it."""
+    verdicts = tuple((f"seed {r['seed']}", r["verdict"]) for r in theorem["results"])
+    setting = tuple((str(k), str(v)) for k, v in theorem.get("setting", {}).items())
+    parts = [Section("Verdicts at a glance", verdicts=verdicts), _theorem_section(theorem)]
+    return [*parts, Section("Setting", details=setting)] if setting else parts
+
+
+def _asdict(setting: Any) -> Iterable[tuple[str, Any]]:
+    return setting._asdict().items()
+
+
+def loss_panel(experiment: Experiment, run: Trajectory, theorems: list[dict[str, Any]]) -> Panel:
+    """Measured loss, the theorem's bound where it applies, and the kernel's prediction."""
+    steps = np.asarray(run.step[0])
+    curves = [band("measured", steps, np.asarray(run.risk), positive=True)]
+    for theorem in theorems:
+        bounds = [
+            b for r in theorem["results"] if (b := _bound(theorem["theorem"], r, run)) is not None
+        ]
+        if bounds:
+            curves.append(band(f"bound of {theorem['theorem']}", steps, np.array(bounds)))
+    if experiment.setting.method == "gd":
+        predicted = np.asarray(kernel_predictions(experiment, run.step[0]))
+        curves.append(band("predicted by the initial kernel", steps, predicted, positive=True))
+    return Panel("loss, with what was promised", "step", "risk", tuple(curves), log_y=True)
+
+
+def _bound(key: str, result: dict[str, Any], run: Trajectory) -> np.ndarray | None:
+    rate, constants = result["predicted_rate"], result["constants"]
+    if result["verdict"] == "not applicable" or rate is None or constants.get("E_0") is None:
+        return None
+    steps, start = np.asarray(run.step[0], float), constants["E_0"] ** 2 / 2
+    if key == "theorem_a":
+        return start * (1 - rate) ** steps
+    if key == "theorem_b":
+        return start * np.exp(-rate * constants["time step"] * steps)
+    return None
+
+
+def _probe_panels(run: Trajectory) -> tuple[Panel, ...]:
+    """Scalar probes, those of one name together."""
+    steps = np.asarray(run.step[0])
+    scalar = {k: np.asarray(v, float) for k, v in run.probes.items() if np.ndim(v) == 2}
+    groups: dict[str, list[str]] = {}
+    for name in scalar:
+        for block in ("_W_Q", "_W_K", "_W_V", "_w_O"):
+            if name.endswith(block):
+                groups.setdefault(name.removesuffix(block), []).append(name)
+                break
+        else:
+            groups.setdefault(name, []).append(name)
+    panels = []
+    for group, names in groups.items():
+        curves = []
+        for name in names:
+            if np.isfinite(scalar[name]).any():
+                curves.append(band(name.removeprefix(f"{group}_"), steps, scalar[name]))
+        if curves:
+            panels.append(Panel(group.replace("_", " "), "step", "", tuple(curves)))
+    return tuple(panels)
+
+
+def _spectrum(run: Trajectory, eigenvalues: np.ndarray) -> Panel:
+    steps = np.asarray(run.step[0])
+    values = np.asarray(eigenvalues)
+    picked = np.unique(np.linspace(0, values.shape[-1] - 1, 6).astype(int))
+    curves = []
+    for k in picked:
+        if (values[:, :, k] > 0).any():
+            curves.append(band(f"eigenvalue {k + 1}", steps, values[:, :, k], positive=True))
+    return Panel("tangent kernel", "step", "eigenvalue", tuple(curves), log_y=True)
+
+
+_HOLDS = {True: "yes", False: "no", None: "?"}
+
+
+def _theorem_section(theorem: dict[str, Any]) -> Section:
+    tables = []
+    for result in theorem["results"][:3]:
+        for kind in ("hypotheses", "conclusions"):
+            rows = tuple(
+                (
+                    line["name"],
+                    number(line["lhs"]),
+                    number(line["rhs"]),
+                    number(line["margin"]),
+                    _HOLDS[line["holds"]],
+                )
+                for line in result[kind]
+            )
+            head = (kind, "left side", "≤ right side", "margin", "holds")
+            tables.append((f"seed {result['seed']}: {result['verdict']}", head, rows))
+    rates = "; ".join(
+        f"seed {r['seed']}: proved {number(r['predicted_rate'])}, "
+        f"measured {number(r['measured_rate'])}"
+        for r in theorem["results"][:3]
+        if r["predicted_rate"] is not None
+    )
+    text = f"Rate at which the risk is lost. {rates}." if rates else ""
+    return Section(f"{theorem['paper']}.{theorem['theorem']}", text, tables=tuple(tables))
+
+
+def ledger_section(claims: list[dict[str, Any]]) -> Section:
+    """The ledger (as in ledger.json) with evidence."""
+    shown = []
+    for claim in claims:
+        low, high = claim["interval"]
+        text = f"{number(claim['effect'])} [{number(low)}, {number(high)}]"
+        panel = panel_from_json(claim["panel"]) if claim.get("panel") else None
+        shown.append(claim | {"effect_text": text, "panel": panel})
+    counts: dict[str, int] = {}
+    for claim in shown:
+        counts[claim["verdict"]] = counts.get(claim["verdict"], 0) + 1
+    said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
+    return Section("Claims on trial", f"{len(shown)} claims: {said}.", claims=tuple(shown))

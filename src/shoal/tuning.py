@@ -1,0 +1,74 @@
+"""A step size for each side of a comparison, found with the same budget."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal._typing import Callable
+from shoal.errors import InputError
+from shoal.experiments import Experiment, default_step, simulate
+
+FLOOR = 1e-12  # share of the initial risk below which nothing is gained any more
+
+
+class Search(NamedTuple):
+    """The best step size of a log grid."""
+
+    step_size: float
+    score: float
+    tried: tuple[float, ...]  # ascending
+    scores: tuple[float, ...]  # infinite where a seed diverged
+    bracketed: bool  # a worse or diverging step was seen on both sides
+
+
+def decades(risk: np.ndarray) -> np.ndarray:
+    """How far each seed's risk fell, in powers of ten, on average over the run.
+
+    The area above the logarithmic curve: it rewards falling early as well as falling far. A run
+    that diverges has fallen by minus infinity.
+    """
+    risk = np.asarray(risk, float)
+    share = np.maximum(risk / risk[:, :1], FLOOR)
+    fallen = -np.mean(np.log10(share), axis=1)
+    return np.where(np.isfinite(risk).all(axis=1), fallen, -np.inf)
+
+
+def best_step(score: Callable[[float], float], first: float, *, budget: int = 9) -> Search:
+    """Minimise a score over step sizes ``first * 2**k``, with at most ``budget`` evaluations.
+
+    Starts with five neighbouring powers of two and moves outward where the best lies at an edge. A
+    score of infinity marks divergence, which also ends the bracket on that side.
+
+    >>> best_step(lambda step: abs(step - 8.0), 1.0).step_size
+    8.0
+    """
+    if budget < 5:
+        msg = f"budget={budget}: a bracket needs at least 5 evaluations."
+        raise InputError(msg)
+    seen = {k: score(first * 2.0**k) for k in (-2, -1, 0, 1, 2)}
+    while len(seen) < budget:
+        best = min(seen, key=lambda k: (seen[k], k))
+        edge = {min(seen): -1, max(seen): 1}.get(best)
+        if edge is None:
+            break
+        seen[best + edge] = score(first * 2.0 ** (best + edge))
+    order = sorted(seen)
+    best = min(order, key=lambda k: (seen[k], k))
+    return Search(
+        first * 2.0**best,
+        seen[best],
+        tuple(first * 2.0**k for k in order),
+        tuple(seen[k] for k in order),
+        order[0] < best < order[-1] and bool(np.isfinite(seen[best])),
+    )
+
+
+def tuned(experiment: Experiment, *, budget: int = 9) -> Search:
+    """The step size at which the mean over seeds of `decades` is largest."""
+
+    def score(step_size: float) -> float:
+        setting = experiment.setting._replace(step_size=step_size)
+        risk = simulate(experiment._replace(setting=setting)).risk
+        return -float(np.mean(decades(np.asarray(risk))))
+
+    return best_step(score, 2 * default_step(experiment), budget=budget)
