@@ -4,7 +4,7 @@ ENV    := .venv
 BIN    := $(ENV)/bin
 READY  := $(ENV)/.ready
 
-.PHONY: tour test lint types format clean
+.PHONY: tour test lint types format ledger clean
 
 tour: $(READY)
 	$(BIN)/shoal tour
@@ -29,6 +29,9 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(ENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
+
+ledger: $(READY)
+	$(BIN)/shoal claims --markdown docs/ledger.md
 
 clean:
 	rm -rf $(ENV) .pytest_cache .mypy_cache .ruff_cache

@@ -8,14 +8,16 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 LAYERS = (
     {"errors"},
-    {"_typing", "trees", "linalg", "fits"},
+    {"_typing", "trees", "linalg", "fits", "figures"},
     {"problems", "attention", "losses", "files", "settings"},
     {"models", "inits"},
     {"methods", "training", "diagnostics"},
-    {"certificates"},
-    {"theory", "experiments"},
+    {"certificates", "claims"},
+    {"theory", "experiments", "tuning"},
     {"papers"},
     {"store"},
+    {"ledger"},
+    {"report"},
     {"cli", "__main__"},
 )
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}

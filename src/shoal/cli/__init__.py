@@ -166,6 +166,7 @@ def data(paper: str, /, *, start: _Start = _START, json: _Json = False) -> None:
 def claims(
     *papers: str,
     out: Annotated[Path, Parameter(name="--out")] = Path("shoal-claims"),
+    markdown: Annotated[Path | None, Parameter(name="--markdown")] = None,
     full: Annotated[bool, Parameter(name="--full", negative=())] = False,
     json: _Json = False,
 ) -> None:
@@ -180,6 +181,8 @@ def claims(
         Which papers, or single claims such as wu2023.width_helps_own_step; all, if none is named.
     out
         Folder for ledger.json and the page index.html.
+    markdown
+        Also write the ledger as a Markdown document, such as docs/ledger.md.
     full
         The paper's sizes instead of quick ones: hours instead of minutes.
     json
@@ -187,7 +190,7 @@ def claims(
     """
     from shoal.cli import publishing
 
-    publishing.claims(papers, out, full=full, as_json=json)
+    publishing.claims(papers, out, markdown, full=full, as_json=json)
 
 
 @app.command

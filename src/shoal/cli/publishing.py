@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
+
 from shoal.cli import show
 from shoal.cli.session import begin, cache_folder
 from shoal.errors import InputError, nearest
@@ -72,14 +74,19 @@ def ledger(chosen: list[Claim], *, full: bool) -> list[Entry]:
     return entries
 
 
-def claims(names: tuple[str, ...], out: Path, *, full: bool, as_json: bool) -> None:
+def claims(
+    names: tuple[str, ...], out: Path, markdown: Path | None, *, full: bool, as_json: bool
+) -> None:
     """``shoal claims``."""
     chosen = wanted(names)
     if full:
         show.note(_cost([claim.full for claim in chosen], len(chosen), "claims"))
     entries = ledger(chosen, full=full)
     kept = ledger_json(entries)
-    store.write_json(out / "ledger.json", _ledger_file(kept, full=full))
+    about = _ledger_file(kept, full=full)
+    store.write_json(out / "ledger.json", about)
+    if markdown is not None:
+        store.write_whole(markdown, _markdown(about).encode())
     used = [p for p in PAPERS.values() if any(e.claim in p.claims for e in entries)]
     write_page(out / "index.html", "Claims on trial", _LEAD, [sections.ledger_section(kept)], used)
     if as_json:
@@ -90,7 +97,7 @@ def claims(names: tuple[str, ...], out: Path, *, full: bool, as_json: bool) -> N
     for entry in entries:
         found = entry.evidence
         rows.add_row(
-            f"{entry.claim.statement}\n[dim]{entry.claim.key}[/]",
+            f"{escape(entry.claim.statement)}\n[dim]{escape(entry.claim.key)}[/]",
             f"[{RULINGS[found.ruling]}]{found.ruling}[/]",
             show.number(found.effect),
             f"\\[{show.number(found.low)}, {show.number(found.high)}]",
@@ -114,10 +121,39 @@ def _ledger_file(kept: list[dict[str, Any]], *, full: bool) -> dict[str, Any]:
         "size": "full" if full else "quick",
         "command": command(),
         "made": time.strftime("%Y-%m-%d", time.gmtime()),
-        "machine": f"{os.cpu_count()} cores",
+        "machine": f"{os.cpu_count()} cores and {_memory():.0f} GiB",
         "versions": store.versions(),
         "claims": kept,
     }
+
+
+def _memory() -> float:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+
+
+def _markdown(about: dict[str, Any]) -> str:
+    """The ledger as a document."""
+    lines = [
+        "# The ledger",
+        "",
+        f"Made on {about['made']} by `{about['command']}` with shoal {about['versions']['shoal']} "
+        f"(jax {about['versions']['jax']}) on a machine with {about['machine']}; {about['size']} "
+        "size. Do not edit: run the command again.",
+        "",
+        _LEAD + " Effects carry 95% intervals over seeds.",
+        "",
+        "| claim | verdict | what was seen | rule |",
+        "|---|---|---|---|",
+    ]
+    for claim in about["claims"]:
+        cells = (
+            f"{claim['statement']} (`{claim['id']}`; {claim['source']})",
+            f"**{claim['verdict']}**",
+            claim["sentence"],
+            claim["rule"],
+        )
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def _cost(plans: list[Any], count: int, what: str) -> str:
@@ -129,7 +165,8 @@ def _cost(plans: list[Any], count: int, what: str) -> str:
         flops += 6 * plan.num_seeds * plan.num_steps * step  # about six runs each, with tuning
     hours = flops / 2e10 / 3600
     return (
-        f"{count} {what} at full size: about {flops:.1e} operations, {hours:.1f} hours at 20 Gflop/s. "
+        f"{count} {what} at full size: about {flops:.1e} operations, {hours:.1f} hours at "
+        "20 Gflop/s. "
         "What is finished is kept; Ctrl-C and the same command continue."
     )
 
@@ -163,7 +200,8 @@ def reproduce(name: str, out: Path | None, *, full: bool, as_json: bool) -> None
     else:
         terminal = show.console()
         for figure in made:
-            terminal.print(f"[bold]{figure.key}[/]  {figure.title}. [dim]{figure.caption}[/]")
+            words = f"{escape(figure.title)}. [dim]{escape(figure.caption)}[/]"
+            terminal.print(f"[bold]{figure.key}[/]  {words}")
         show.note(f"wrote {len(files)} files and {folder / 'index.html'}")
 
 

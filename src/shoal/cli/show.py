@@ -62,7 +62,7 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
             nonlocal last
             if time.monotonic() - last > 5 and done < total:
                 last = time.monotonic()
-                err.print(f"{label}: step {done} of {total}")
+                err.print(f"{label}: {done} of {total}")
 
         yield line
         return
@@ -215,6 +215,8 @@ def papers(known: list[Paper]) -> None:
         out.print(f"  {escape(item.authors)}, {item.year}. About {escape(item.about)}.")
         for theorem in item.theorems:
             out.print(f"  [cyan]{item.key}.{theorem.key}[/]  {escape(theorem.statement)}")
+        names = ", ".join(recipe.key for recipe in item.figures)
+        out.print(f"  {len(item.claims)} claims (shoal claims {item.key}); figures: {names}")
         out.print(f"  [dim]shoal papers {item.key} shows settings and probes.[/]")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from shoal import fits
@@ -96,7 +97,8 @@ def tour(page_path: Path, *, as_json: bool) -> None:
         out.print("[bold]4. Claims on trial[/] (a few; shoal claims has them all)")
         for entry in entries:
             found = entry.evidence
-            out.print(f"  [{publishing.RULINGS[found.ruling]}]{found.ruling}[/]  {found.sentence}")
+            colour = publishing.RULINGS[found.ruling]
+            out.print(f"  [{colour}]{found.ruling}[/]  {escape(found.sentence)}")
 
     _page(page_path, stops_done, digits_done, kept)
     results["page"] = str(page_path)
@@ -120,8 +122,8 @@ def _page(
     ]
     verdicts = tuple(
         (
-            f"{row['theorem']}, width {row['width']}, {row['init']}, p = {row['score_exponent']:g}, "
-            f"ratio {row['hidden_step_ratio']:g}",
+            f"{row['theorem']}, width {row['width']}, {row['init']}, "
+            f"p = {row['score_exponent']:g}, ratio {row['hidden_step_ratio']:g}",
             row["verdict"],
         )
         for row in map(_stop, stops)

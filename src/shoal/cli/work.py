@@ -255,6 +255,8 @@ def _paper_json(paper: Paper) -> dict[str, Any]:
             {"key": t.key, "statement": t.statement, "source": t.source, "method": t.method}
             for t in paper.theorems
         ],
+        "claims": [{"key": c.key, "statement": c.statement} for c in paper.claims],
+        "figures": [{"key": r.key, "title": r.title} for r in paper.figures],
         "probes": probe_names(paper),
         "default_probes": paper.default_probes,
         "setting": paper.setting,

@@ -34,17 +34,18 @@ def draw(figure: Figure) -> Any:
         count = len(figure.panels)
         columns = min(count, 4)
         lines = -(-count // columns)
-        size = (3.3 * columns, 2.9 * lines + 0.5)
+        size = (3.4 * columns if count > 1 else 4.2, 3.1 * lines + 0.5)
         page, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
         for axis in axes.flat[count:]:
             axis.set_visible(False)
+        images = [image.values.max() for panel in figure.panels for image in panel.images]
         for axis, panel in zip(axes.flat, figure.panels, strict=False):
-            _panel(page, axis, panel)
+            _panel(page, axis, panel, max(images, default=1.0))
         page.suptitle(figure.title, fontsize=10, x=0.01, ha="left")
     return page
 
 
-def _panel(page: Any, axis: Any, panel: Panel) -> None:
+def _panel(page: Any, axis: Any, panel: Panel, darkest: float) -> None:
     axis.set_title(panel.title)
     axis.set_xlabel(panel.x_label)
     axis.set_ylabel(panel.y_label)
@@ -64,14 +65,15 @@ def _panel(page: Any, axis: Any, panel: Panel) -> None:
         axis.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
     for image in panel.images[:1]:
         axis.grid(visible=False)
-        shown = axis.imshow(image.values, cmap="Greys", vmin=0)
+        shown = axis.imshow(image.values, cmap="Greys", vmin=0, vmax=darkest)  # one scale for all
         page.colorbar(shown, ax=axis, shrink=0.8)
     if panel.log_x:
         axis.set_xscale("log")
     if panel.log_y:
         axis.set_yscale("log")
     if len(panel.curves) > 1:
-        axis.legend(fontsize=7)
+        # below the axes, where no curve can run through it
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:

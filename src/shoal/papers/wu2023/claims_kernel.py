@@ -152,7 +152,7 @@ def decide_concentration(found: Measurement) -> Evidence:
 
     small, large = found["entry"]
 
-    def ratio(a: np.ndarray, b: np.ndarray, axis: int = -1) -> np.ndarray:
+    def ratio(a: np.ndarray, b: np.ndarray, axis: int = -1) -> Any:
         spread = [np.std(x, axis=axis, ddof=1) / np.mean(x, axis=axis) for x in (a, b)]
         return spread[1] / spread[0]
 
@@ -225,9 +225,7 @@ def _padded(key: Any, dim: int, width: Any, most: int) -> Weights:
 
 
 @functools.partial(jax.jit, static_argnames="most")
-def _smallest_certified(
-    problem: Problem, keys: Any, widths: Any, exponent: float, most: int
-) -> Any:
+def _smallest_certified(problem: Problem, keys: Any, widths: Any, exponent: Any, most: int) -> Any:
     """Position of the smallest width at which theorem B applies, by bisection, for every seed."""
 
     def applies(key: Any, width: Any) -> Any:

@@ -12,9 +12,7 @@ from shoal.papers import wu2023
 from shoal.papers.wu2023.encoder import Weights
 from shoal.papers.wu2023.trials import FULL, QUICK, Plan, curve_panel, suitable_step, trained
 
-STEP = (
-    "Each run takes the step half of 1 / lambda_max of its tangent kernel, unless said otherwise."
-)
+STEP = "Each run takes as step half of 1 / lambda_max of its tangent kernel."
 
 
 def _plan(full: bool) -> Plan:
@@ -145,7 +143,7 @@ def data_assumption(full: bool) -> Figure:
         "The paper assumes that this falls like exp(-t^c), which depends on the scale of the data. "
         "It shows IMDb reviews, with an embedding that is not known."
     )
-    return Figure("data_assumption", "Are the samples dissimilar?", caption, (panel,))
+    return Figure("data_assumption", "Dissimilarity of the samples", caption, (panel,))
 
 
 def attention_maps(full: bool) -> Figure:
@@ -174,7 +172,7 @@ def kernel_limit(full: bool) -> Figure:
     curves = []
     for label, init in (("LeCun", "lecun"), ("He", "he"), ("NTK", "ntk")):
         base = wu2023.Setting(num_samples=6, num_tokens=4, dim=8, score_exponent=1.0)
-        setting = base._replace(init=init)
+        setting = base._replace(init=init)  # type: ignore[arg-type]
         problem = wu2023.problem(setting)
         found = [
             wu2023.distance_to_limit(setting._replace(width=w), problem, seeds) for w in widths

@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+
+from shoal.errors import InputError
+from shoal.experiments import prepare
+from shoal.papers import wu2023
+from shoal.tuning import best_step, decades, tuned
+
+
+def test_the_best_power_of_two_is_found_and_bracketed():
+    found = best_step(lambda s: (np.log2(s) - 3.2) ** 2, 1.0)
+    assert found.step_size == 8.0
+    assert found.bracketed
+    assert list(found.tried) == sorted(found.tried)
+
+
+def test_divergence_bounds_the_search_from_above():
+    found = best_step(lambda s: np.inf if s > 1.5 else -s, 1.0)
+    assert found.step_size == 1.0
+    assert found.bracketed
+
+
+def test_a_minimum_below_the_grid_is_followed():
+    assert best_step(lambda s: (np.log2(s) + 5) ** 2, 1.0, budget=12).step_size == 2.0**-5
+
+
+def test_the_budget_is_kept_and_an_open_bracket_admitted():
+    calls = []
+    found = best_step(lambda s: calls.append(s) or -s, 1.0, budget=7)
+    assert len(calls) == 7
+    assert not found.bracketed
+    with pytest.raises(InputError, match="at least 5"):
+        best_step(lambda s: s, 1.0, budget=3)
+
+
+def test_if_everything_diverges_nothing_is_bracketed():
+    assert not best_step(lambda s: np.inf, 1.0).bracketed
+
+
+def test_decades_count_powers_of_ten():
+    risk = np.array([[1.0, 0.1, 0.01], [1.0, 1.0, 1.0], [1.0, 2.0, np.nan]])
+    assert decades(risk) == pytest.approx([1.0, 0.0, -np.inf])
+
+
+def test_a_tuned_step_beats_its_neighbours():
+    values = {"num_samples": 4, "num_tokens": 3, "dim": 6, "width": 16, "num_steps": 20}
+    found = tuned(prepare(wu2023.PAPER, values, seeds=(0, 1)))
+    best = found.tried.index(found.step_size)
+    assert found.scores[best] == min(found.scores)
+    assert np.isfinite(found.score)
