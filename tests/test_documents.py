@@ -76,9 +76,13 @@ def test_links_between_documents_lead_somewhere():
                 assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def test_the_tour_ends_well(capsys):
+def test_the_tour_ends_well_and_with_a_page(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert main(["tour"]) == 0
     out = capsys.readouterr().out
+    page = (tmp_path / "tour.html").read_text()
+    for words in ("Does the theorem apply?", "The ledger", "Digits: Attention"):
+        assert words in page
     assert "holds" in out
     assert "not applicable" in out
     assert "violated" not in out

@@ -27,7 +27,7 @@ def run_sections(
     experiment: Experiment,
     run: Trajectory,
     theorems: list[dict[str, Any]],
-    arrays: dict[str, np.ndarray] | None = None,
+    arrays: dict[str, Any] | None = None,
 ) -> list[Section]:
     """A run with its certificates: verdicts, curves with bounds, spectra, attention."""
     verdicts = tuple(
@@ -124,7 +124,7 @@ def _probe_panels(run: Trajectory) -> tuple[Panel, ...]:
     return tuple(panels)
 
 
-def _spectrum(run: Trajectory, eigenvalues: np.ndarray) -> Panel:
+def _spectrum(run: Trajectory, eigenvalues: Any) -> Panel:
     steps = np.asarray(run.step[0])
     values = np.asarray(eigenvalues)
     picked = np.unique(np.linspace(0, values.shape[-1] - 1, 6).astype(int))
@@ -176,4 +176,4 @@ def ledger_section(claims: list[dict[str, Any]]) -> Section:
     for claim in shown:
         counts[claim["verdict"]] = counts.get(claim["verdict"], 0) + 1
     said = ", ".join(f"{n} {verdict}" for verdict, n in counts.items())
-    return Section("Claims on trial", f"{len(shown)} claims: {said}.", claims=tuple(shown))
+    return Section("The ledger", f"{len(shown)} claims: {said}.", claims=tuple(shown))

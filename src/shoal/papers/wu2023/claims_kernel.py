@@ -235,7 +235,7 @@ def _smallest_certified(problem: Problem, keys: Any, widths: Any, exponent: Any,
         return (c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1) & (c["c_5"] < 1)
 
     def one(key: Any) -> Any:
-        def halve(_: int, ends: tuple) -> tuple:
+        def halve(_: Any, ends: tuple) -> tuple:
             low, high = ends  # the answer lies in (low, high]
             middle = (low + high) // 2
             held = applies(key, widths[middle])

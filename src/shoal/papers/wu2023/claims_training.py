@@ -199,6 +199,11 @@ def faster(favoured: Side, other: Side, *, where: int, step: str, **common: Any)
                 " The step suits LeCun; the kernel of NTK is smaller by about the width, so it "
                 "would bear a far larger one."
             )
+        if step == "tuned" and favoured is LECUN:
+            words += (
+                " What looks like an advantage at the same step is one of the step, not of the "
+                "initialisation, if this is negative."
+            )
         return _comparison(found, favoured.label, other.label, lambda g: above(g, 0.0), words)
 
     return measure, decide

@@ -116,5 +116,7 @@ def evidence(
     found: Interval, meaning: str, runs: int, ruling: Ruling, sentence: str, panel: Panel | None
 ) -> Evidence:
     """Evidence whose sentence quotes the interval."""
+    if ruling == Ruling.INCONCLUSIVE:
+        sentence += " The interval reaches across the rule's limit: these seeds do not decide."
     said = sentence.format(mean=found.mean, low=found.low, high=found.high, ruling=ruling)
     return Evidence(found.mean, found.low, found.high, meaning, runs, ruling, said, panel)
