@@ -2,6 +2,7 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -65,6 +66,38 @@ def test_claims_are_many_and_described():
         assert not claim.quick.plant
 
 
+def test_a_side_that_diverged_decides_nothing():
+    from shoal.papers.wu2023.claims_training import decide_small_width
+
+    broken, fine = np.full((4, 5), np.nan), np.ones((4, 5))
+    for favoured, other in ((broken, broken), (fine, broken), (broken, fine)):
+        found = decide_small_width({"favoured": favoured, "other": other})
+        assert found.ruling == Ruling.INCONCLUSIVE
+        assert "diverged" in found.sentence
+
+
+def test_the_bisection_finds_the_first_width(monkeypatch):
+    import jax
+
+    from shoal.papers.wu2023 import claims_kernel as kernel
+
+    limit = {"value": 0.0}
+
+    def constants(start):
+        width = jnp.sum(jnp.any(start.params0.W_V != 0, axis=1))
+        holds = jnp.where(width >= limit["value"], 0.0, 2.0)
+        return {"alpha": 1.0, "alpha_resolution": 0.0, "mu": 0.0, "c_5": holds}
+
+    monkeypatch.setattr(kernel.theorems, "flow_constants", constants)
+    problem = wu2023.problem(wu2023.Setting(num_samples=2, num_tokens=2, dim=3))
+    keys, widths = jax.random.split(jax.random.key(0), 2), jnp.array([2.0, 4.0, 8.0, 16.0, 32.0])
+    for value, expected in ((0.0, 0), (3.0, 1), (32.0, 4), (64.0, 5)):
+        limit["value"] = value
+        jax.clear_caches()
+        found = kernel._smallest_certified(problem, keys, widths, 1.0, 64)
+        assert found.tolist() == [expected, expected]
+
+
 def test_decisions_can_come_out_either_way():
     rng = np.random.default_rng(0)
     steps = np.arange(201)
@@ -75,8 +108,10 @@ def test_decisions_can_come_out_either_way():
     slow = (1 / (1 + steps) ** 0.2)[None] * np.ones((8, 1))
     assert decide_linear({"risk": fall}).ruling == Ruling.SUPPORTED
     assert decide_linear({"risk": fall + 0.5}).ruling == Ruling.CONTRADICTED
-    still = np.minimum(steps / 10, 1.0)[None] * np.ones((8, 1))
-    assert decide_freezing({"movement": still}).ruling == Ruling.SUPPORTED
+    for wrong in (1 / (1 + steps), (1.0 + steps) ** -0.2, np.exp(0.05 * steps)):
+        assert decide_linear({"risk": wrong[None] * fall[:, :1]}).ruling == Ruling.CONTRADICTED
+    left = np.array([[1.0, 0.05, *[0.01] * 6, 0.0]]) * np.ones((8, 1))
+    assert decide_freezing({"left": left}).ruling == Ruling.SUPPORTED
     assert decide_rank({"favoured": fall, "other": slow}).ruling == Ruling.SUPPORTED
     N = np.array([4, 8, 16, 32])
     noise = np.exp(0.02 * rng.normal(size=(4, 8)))

@@ -50,8 +50,18 @@ def test_flow_is_the_limit_of_small_steps():
 
 
 def test_a_failed_integration_is_visible():
-    out = run(gradient_flow(1.0, max_substeps=3), quadratic, START, num_steps=1)
+    out = run(gradient_flow(10.0, max_substeps=3), quadratic, START, num_steps=1)
     assert bool(jnp.isnan(out.risk[-1]))
+
+
+def test_sliding_along_a_kink_does_not_stop_the_flow():
+    # |a| pulls to the kink from both sides, and the other coordinate goes on along it
+    def sliding(p):
+        return jnp.sum(jnp.abs(p.a)) + 0.5 * jnp.sum(p.b**2)
+
+    out = run(gradient_flow(1.0), sliding, START, num_steps=3)
+    assert float(jnp.max(jnp.abs(out.params.a))) < 2e-3
+    np.testing.assert_allclose(out.params.b, START.b * jnp.exp(-3.0), rtol=1e-3)
 
 
 def test_a_float32_run_stays_in_float32():

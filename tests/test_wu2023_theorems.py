@@ -368,10 +368,10 @@ def test_rounding_of_large_terms_is_not_called_violated():
 
 
 def test_the_integrator_s_own_error_is_not_called_violated():
-    out = descend(EXAMPLE_1, 30.0, 3, gradient_flow)
-    assert verdict(theorems.theorem_b(EXAMPLE_1, 30.0, ALL_MOVE, out)) == Verdict.UNRESOLVED
+    out = descend(EXAMPLE_1, 20.0, 3, gradient_flow)
+    assert verdict(theorems.theorem_b(EXAMPLE_1, 20.0, ALL_MOVE, out)) == Verdict.UNRESOLVED
     worse = out._replace(risk=out.risk.at[-1].set(1e-9))
-    assert verdict(theorems.theorem_b(EXAMPLE_1, 30.0, ALL_MOVE, worse)) == Verdict.VIOLATED
+    assert verdict(theorems.theorem_b(EXAMPLE_1, 20.0, ALL_MOVE, worse)) == Verdict.VIOLATED
 
 
 def test_a_failed_integration_is_unresolved():

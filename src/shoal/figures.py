@@ -32,6 +32,7 @@ class Panel(NamedTuple):
     images: tuple[Image, ...] = ()
     log_x: bool = False
     log_y: bool = False
+    points: bool = False  # markers only, where x has no order
 
 
 class Figure(NamedTuple):
@@ -54,13 +55,17 @@ def band(label: str, x: np.ndarray, samples: np.ndarray, *, positive: bool = Fal
     """
     samples = np.atleast_2d(np.asarray(samples, float))
     x = np.asarray(x, float)
-    samples = np.where(np.isfinite(samples), samples, np.nan)
-    keep = ~np.isnan(samples).all(axis=0)
+    # a seed that diverged counts as infinitely high: survivors alone would look too good
+    samples = np.where(np.isfinite(samples), samples, np.inf)
     if positive:
         samples = np.where(samples > 0, samples, np.nan)
-        keep &= ~np.isnan(samples).all(axis=0)
-    low, middle, high = np.nanquantile(samples[:, keep], [0.25, 0.5, 0.75], axis=0)
-    return Curve(label, x[keep], middle, low, high)
+    keep = ~np.isnan(samples).all(axis=0)
+    with np.errstate(invalid="ignore"):
+        quartiles = np.nanquantile(samples[:, keep], [0.25, 0.5, 0.75], axis=0)
+    low, middle, high = quartiles
+    shown = np.isfinite(middle)
+    top = np.where(np.isfinite(high), high, np.nanmax(middle[shown], initial=0.0))[shown]
+    return Curve(label, x[keep][shown], middle[shown], low[shown], np.maximum(top, middle[shown]))
 
 
 def rows(figure: Figure) -> list[dict]:

@@ -1,5 +1,6 @@
 """The ledger: claims measured once, kept on disk, and decided by rules fixed in code."""
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -16,15 +17,16 @@ import shoal
 from shoal.claims import Claim, Evidence, Measurement
 from shoal.errors import InputError
 from shoal.files import read_npz
-from shoal.store import plain
+from shoal.store import plain, versions
 
 
 class Entry(NamedTuple):
     """A claim with what its test found."""
 
     claim: Claim
+    plan: Any  # at which size it was measured
     evidence: Evidence
-    seconds: float  # of the measurement, whenever it was made
+    seconds: float  # of the measurement, whenever made; runs shared with earlier claims are free
     kept: bool  # the measurement was found on disk
 
 
@@ -41,7 +43,8 @@ def code_version() -> str:
 
 def measurement_key(claim: Claim, plan: Any) -> str:
     """Name under which a measurement is kept: claim, plan and the code's version."""
-    about = json.dumps([claim.key, plan._asdict(), code_version()], sort_keys=True)
+    libraries = {name: n for name, n in versions().items() if name in ("jax", "jaxlib", "numpy")}
+    about = json.dumps([claim.key, plan._asdict(), code_version(), libraries], sort_keys=True)
     return hashlib.sha256(about.encode()).hexdigest()[:32]
 
 
@@ -51,14 +54,20 @@ def measured(claim: Claim, plan: Any, folder: Path) -> tuple[Measurement, float,
     if path.exists():
         try:
             found = dict(read_npz(path))
-            return found, float(found.pop("_seconds")), True
+            seconds, names = float(found.pop("_seconds")), str(found.pop("_names"))
+            if names == ",".join(sorted(found)):
+                return found, seconds, True
+            path.unlink(missing_ok=True)
         except (InputError, KeyError):
             path.unlink(missing_ok=True)
     begun = time.perf_counter()
     made = {name: np.asarray(value) for name, value in claim.measure(plan).items()}
     seconds = time.perf_counter() - begun
-    folder.mkdir(parents=True, exist_ok=True)
-    _write_aside(path, made | {"_seconds": np.asarray(seconds)})
+    listed = np.asarray(",".join(sorted(made)))
+    # a cache that cannot be written is slower, not wrong
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_aside(path, made | {"_seconds": np.asarray(seconds), "_names": listed})
     return made, seconds, False
 
 
@@ -80,7 +89,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
         "id": claim.key,
         "statement": claim.statement,
         "source": claim.source,
-        "setting": claim.setting,
+        "setting": f"{claim.setting}: {_sizes(entry.plan)}",
         "rule": claim.rule,
         "effect": found.effect,
         "interval": [found.low, found.high],
@@ -90,6 +99,11 @@ def entry_json(entry: Entry) -> dict[str, Any]:
         "sentence": found.sentence,
         "seconds": round(entry.seconds, 2),
     }
+
+
+def _sizes(plan: Any) -> str:
+    fields = plan._asdict().items()
+    return ", ".join(f"{k}={v}" for k, v in fields if k != "plant")
 
 
 def ledger_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:

@@ -30,6 +30,9 @@ RULINGS = {
 }
 
 
+KEPT = "What is finished is kept; Ctrl-C and the same command continue."
+
+
 def command() -> str:
     """The exact command that is running."""
     return shlex.join(["shoal", *sys.argv[1:]])
@@ -68,8 +71,9 @@ def ledger(chosen: list[Claim], *, full: bool) -> list[Entry]:
     folder = cache_folder() / "measurements"
     with show.progress("claims") as tell:
         for done, claim in enumerate(chosen):
-            found, seconds, kept = measured(claim, claim.full if full else claim.quick, folder)
-            entries.append(Entry(claim, claim.decide(found), seconds, kept))
+            plan = claim.full if full else claim.quick
+            found, seconds, kept = measured(claim, plan, folder)
+            entries.append(Entry(claim, plan, claim.decide(found), seconds, kept))
             tell(done + 1, len(chosen))
     return entries
 
@@ -80,7 +84,7 @@ def claims(
     """``shoal claims``."""
     chosen = wanted(names)
     if full:
-        show.note(_cost([claim.full for claim in chosen], len(chosen), "claims"))
+        show.note(_cost([claim.full for claim in chosen], len(chosen), "claims", KEPT))
     entries = ledger(chosen, full=full)
     kept = ledger_json(entries)
     about = _ledger_file(kept, full=full)
@@ -88,7 +92,8 @@ def claims(
     if markdown is not None:
         store.write_whole(markdown, _markdown(about).encode())
     used = [p for p in PAPERS.values() if any(e.claim in p.claims for e in entries)]
-    write_page(out / "index.html", "Claims on trial", _LEAD, [sections.ledger_section(kept)], used)
+    parts = [sections.ledger_section(kept)]
+    write_page(out / "index.html", "Claims on trial", _ledger_lead(about), parts, used)
     if as_json:
         print_json([{k: v for k, v in claim.items() if k != "panel"} for claim in kept])
         return
@@ -112,6 +117,14 @@ _LEAD = (
     "Each claim was tested by a rule that was fixed in code before the run. A paper's statement is "
     "given in our words; where its setting is not known, the setting is ours."
 )
+
+
+def _ledger_lead(about: dict[str, Any]) -> str:
+    return (
+        f"{_LEAD} Made on {about['made']} at {about['size']} size with shoal "
+        f"{about['versions']['shoal']} and jax {about['versions']['jax']} on {about['machine']}, "
+        f"by: {about['command']}"
+    )
 
 
 def _ledger_file(kept: list[dict[str, Any]], *, full: bool) -> dict[str, Any]:
@@ -156,18 +169,17 @@ def _markdown(about: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cost(plans: list[Any], count: int, what: str) -> str:
+def _cost(plans: list[Any], count: int, what: str, after: str) -> str:
     """Say beforehand what full size will cost."""
     flops = 0.0
     for plan in plans:
         tokens = plan.num_samples * plan.num_tokens
-        step = sum(6.0 * tokens * plan.dim * width for width in plan.widths)
+        step = sum(18.0 * tokens * plan.dim * width for width in plan.widths)
         flops += 6 * plan.num_seeds * plan.num_steps * step  # about six runs each, with tuning
     hours = flops / 2e10 / 3600
     return (
         f"{count} {what} at full size: about {flops:.1e} operations, {hours:.1f} hours at "
-        "20 Gflop/s. "
-        "What is finished is kept; Ctrl-C and the same command continue."
+        f"20 Gflop/s, very roughly. {after}"
     )
 
 
@@ -184,7 +196,7 @@ def reproduce(name: str, out: Path | None, *, full: bool, as_json: bool) -> None
         raise InputError(msg)
     folder = out if out is not None else Path(f"figures-{key}")
     if full and paper.claims:
-        show.note(_cost([paper.claims[0].full] * len(recipes), len(recipes), "figures"))
+        show.note(_cost([paper.claims[0].full] * len(recipes), len(recipes), "figures", ""))
     made, files = [], []
     with show.progress(f"{key}: figures") as tell:
         for done, recipe in enumerate(recipes):
@@ -267,20 +279,28 @@ def _ledger_page(value: Any, path: Path) -> tuple[str, str, list[page.Section], 
     try:
         keys = {claim["id"].partition(".")[0] for claim in value["claims"]}
         parts = [sections.ledger_section(value["claims"])]
-        page.render("check", "", parts, command="", citations=[])
+        lead = _ledger_lead(value)
+        page.render("check", lead, parts, command="", citations=[])
     except Exception as error:
         raise _damaged(path / "ledger.json", error) from None
-    return "Claims on trial", _LEAD, parts, [p for k, p in PAPERS.items() if k in keys]
+    return "Claims on trial", lead, parts, [p for k, p in PAPERS.items() if k in keys]
 
 
 def _figures_page(found: list[Path]) -> tuple[str, str, list[page.Section], list[Paper]]:
+    values = [(path, store.read_json(path)) for path in found]
+    ours = [(p, v) for p, v in values if isinstance(v, dict) and "panels" in v]
     made = []
-    for path in found:
+    for path, value in ours:
         try:
-            made.append(figures.figure_from_json(store.read_json(path)))
+            made.append(figures.figure_from_json(value))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise _damaged(path, error) from None
-    return "Figures", "", [page.figure_section(figure) for figure in made], list(PAPERS.values())
+    if not made:
+        msg = f"{str(found[0].parent)!r} holds no figures of ours."
+        raise InputError(msg)
+    keys = {figure.key for figure in made}
+    used = [p for p in PAPERS.values() if keys & {recipe.key for recipe in p.figures}]
+    return "Figures", "", [page.figure_section(figure) for figure in made], used
 
 
 def _certificate_page(value: Any) -> tuple[str, str, list[page.Section], list[Paper]]:

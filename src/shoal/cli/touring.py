@@ -33,7 +33,7 @@ STOPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("theorem_a", {"width": 40000, "score_exponent": 1.0, "init": "ntk"}),
     ("theorem_b", {"width": 4000, "score_exponent": 1.0}),
 )
-STEPS = {"theorem_a": 60, "theorem_b": 20, "kernel_regime": 200}
+STEPS = {"theorem_a": 40, "theorem_b": 20, "kernel_regime": 200}
 WIDTHS = (64, 256, 1024, 4096)
 
 

@@ -1,9 +1,11 @@
 """Figures as PNG and PDF: a quiet common style that can be read in grey."""
 
+import io
 from pathlib import Path
 from typing import Any
 
 from shoal.figures import Figure, Panel
+from shoal.store import write_whole
 
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -56,8 +58,8 @@ def _panel(page: Any, axis: Any, panel: Panel, darkest: float) -> None:
             curve.x,
             curve.y,
             color=colour,
-            linestyle=STYLES[k % len(STYLES)],
-            marker=MARKERS[k % len(MARKERS)] if few else None,
+            linestyle="" if panel.points else STYLES[k % len(STYLES)],
+            marker=MARKERS[k % len(MARKERS)] if few or panel.points else None,
             markersize=4,
             linewidth=1.4,
             label=curve.label,
@@ -82,7 +84,11 @@ def save(figure: Figure, folder: Path) -> list[Path]:
 
     page = draw(figure)
     paths = [folder / f"{figure.key}.png", folder / f"{figure.key}.pdf"]
-    page.savefig(paths[0], dpi=160)
-    page.savefig(paths[1], metadata={"CreationDate": None})
+    for path, options in zip(
+        paths, ({"dpi": 160}, {"metadata": {"CreationDate": None}}), strict=True
+    ):
+        buffer = io.BytesIO()
+        page.savefig(buffer, format=path.suffix[1:], **options)  # type: ignore[arg-type]
+        write_whole(path, buffer.getvalue())
     plt.close(page)
     return paths

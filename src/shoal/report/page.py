@@ -32,17 +32,27 @@ def chart(panel: Panel) -> dict[str, Any]:
         "y": panel.y_label,
         "log_x": panel.log_x,
         "log_y": panel.log_y,
+        "points": panel.points,
         "curves": [_curve(c) for c in panel.curves],
         "image": plain(np.asarray(panel.images[0].values)) if panel.images else None,
     }
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
-    every = max(1, len(curve.x) // 600)  # more points than pixels help nobody
+    keep = thinned(len(curve.x), 600)  # more points than pixels help nobody
     return {
         "label": curve.label,
-        **{k: plain(np.asarray(getattr(curve, k))[::every]) for k in ("x", "y", "low", "high")},
+        **{k: plain(np.asarray(getattr(curve, k))[keep]) for k in ("x", "y", "low", "high")},
     }
+
+
+def thinned(count: int, most: int) -> np.ndarray:
+    """Positions of at most ``most`` of ``count`` points, the first and the last among them.
+
+    >>> thinned(5, 10).tolist(), thinned(1000, 4).tolist()
+    ([0, 1, 2, 3, 4], [0, 333, 666, 999])
+    """
+    return np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).astype(int))
 
 
 def figure_section(figure: Figure) -> Section:

@@ -7,7 +7,7 @@ import numpy as np
 
 from shoal.experiments import Experiment, Paper, kernel_predictions
 from shoal.figures import Image, Panel, band, panel_from_json
-from shoal.report.page import Section
+from shoal.report.page import Section, thinned
 from shoal.training import Trajectory
 
 
@@ -30,13 +30,10 @@ def run_sections(
     arrays: dict[str, Any] | None = None,
 ) -> list[Section]:
     """A run with its certificates: verdicts, curves with bounds, spectra, attention."""
-    verdicts = tuple(
-        (f"{t['paper']}.{t['theorem']}, seed {r['seed']}", r["verdict"])
-        for t in theorems
-        for r in t["results"][:5]
-    )
+    diverged = ~np.isfinite(np.asarray(run.risk)).all(axis=1)
+    said = f"{int(diverged.sum())} of {len(diverged)} seeds diverged." if diverged.any() else ""
     found = [
-        Section("Verdicts at a glance", verdicts=verdicts),
+        Section("Verdicts at a glance", said, verdicts=glance(theorems)),
         Section("Loss", panels=(loss_panel(experiment, run, theorems),)),
     ]
     if probes := _probe_panels(run):
@@ -47,7 +44,7 @@ def run_sections(
     if "attention" in arrays:
         maps = np.asarray(arrays["attention"])[0, :, 0]
         steps = np.asarray(run.step[0])
-        keep = range(0, len(steps), max(1, len(steps) // 40))
+        keep = thinned(len(steps), 41)
         images = tuple(Image(f"step {steps[k]}", maps[k]) for k in keep)
         slides = ((f"first sample, seed {experiment.seeds[0]}", images),)
         found.append(Section("Attention", "Move the slider along training.", slides=slides))
@@ -61,11 +58,23 @@ def run_sections(
     return found
 
 
+def glance(theorems: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """How many seeds came out how, and which, for every theorem."""
+    found = []
+    for theorem in theorems:
+        seeds: dict[str, list[str]] = {}
+        for result in theorem["results"]:
+            seeds.setdefault(result["verdict"], []).append(str(result["seed"]))
+        for verdict, mine in seeds.items():
+            shown = ", ".join(mine[:12]) + (f", ... ({len(mine)} in all)" if len(mine) > 12 else "")
+            found.append((f"{theorem['paper']}.{theorem['theorem']}, seeds {shown}", verdict))
+    return tuple(found)
+
+
 def certificate_sections(theorem: dict[str, Any]) -> list[Section]:
     """A certificate as ``shoal certify --json`` printed it."""
-    verdicts = tuple((f"seed {r['seed']}", r["verdict"]) for r in theorem["results"])
     setting = tuple((str(k), str(v)) for k, v in theorem.get("setting", {}).items())
-    parts = [Section("Verdicts at a glance", verdicts=verdicts), _theorem_section(theorem)]
+    parts = [Section("Verdicts at a glance", verdicts=glance([theorem])), _theorem_section(theorem)]
     return [*parts, Section("Setting", details=setting)] if setting else parts
 
 

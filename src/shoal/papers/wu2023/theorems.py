@@ -190,9 +190,14 @@ def theorem_b(
         hypotheses=_common_hypotheses(c, speeds)
         | {
             "(5') features drift less than alpha/2: c_5' < 1": Inequality(c["c_5"], 1.0),
-            # a NaN is the integrator's failure, of which the theorem says nothing: undecided
+            # a NaN, or a record too coarse for the integrator, says nothing: undecided
             "the flow was integrated": Inequality(
-                jnp.where(jnp.all(jnp.isfinite(trajectory.risk)), 0.0, 1.0), 1.0
+                jnp.where(
+                    jnp.all(jnp.isfinite(trajectory.risk)) & (step_size * c["phi"] ** 2 < 100),
+                    0.0,
+                    1.0,
+                ),
+                1.0,
             ),
         },
         conclusions=_common_conclusions(c, start, trajectory, bound, 100 * FLOW_RTOL),

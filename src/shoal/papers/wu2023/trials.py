@@ -28,7 +28,7 @@ class Plan(NamedTuple):
 
 
 QUICK = Plan()
-FULL = Plan(100, 10, 100, (10, 100, 1000, 4000), 5, 400)
+FULL = Plan(100, 10, 100, (10, 100, 1000, 4000), 10, 400)
 
 # ------------------------------------------------------------------------------- experiments
 
@@ -116,7 +116,9 @@ def evidence(
     found: Interval, meaning: str, runs: int, ruling: Ruling, sentence: str, panel: Panel | None
 ) -> Evidence:
     """Evidence whose sentence quotes the interval."""
-    if ruling == Ruling.INCONCLUSIVE:
+    if np.isnan(found.low):
+        sentence += " Too few runs ended with numbers to decide."
+    elif ruling == Ruling.INCONCLUSIVE:
         sentence += " The interval reaches across the rule's limit: these seeds do not decide."
     said = sentence.format(mean=found.mean, low=found.low, high=found.high, ruling=ruling)
     return Evidence(found.mean, found.low, found.high, meaning, runs, ruling, said, panel)
