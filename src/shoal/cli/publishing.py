@@ -114,7 +114,8 @@ def claims(
 
 
 _LEAD = (
-    "Each claim was tested by a rule that was fixed in code before the run. A paper's statement is "
+    "Each claim is tested by a rule that stands in code; where a rule was revised after a first "
+    "look at the same seeds, it says so, and is no confirmation. A paper's statement is "
     "given in our words; where its setting is not known, the setting is ours."
 )
 

@@ -65,6 +65,10 @@ OUR_SETTING = (
 )
 
 
+# what a reader must know: these rules were not fixed before the first look at these very seeds
+REVISED = " (rule or setting revised after a first look at the same seeds)"
+
+
 def _claim(
     key: str,
     statement: str,
@@ -96,7 +100,7 @@ CLAIMS: tuple[Claim, ...] = (
         "linear_convergence",
         "A wide network converges linearly to zero loss.",
         "supported if the last quarter of the run keeps more than 80% of the rate before it (1/t "
-        "decay keeps 71%) and the risk ends below 1% of its start",
+        "decay keeps 71%) and the risk ends below 1% of its start" + REVISED,
         (measure_linear, decide_linear),
         (("shape", "twins"),),
     ),
@@ -177,7 +181,8 @@ CLAIMS: tuple[Claim, ...] = (
     _claim(
         "dimension_missing",
         "Where samples differ only in how tokens interact, width^-1 trains far more slowly.",
-        "supported if p = 1/2 is ahead by more than a decade",
+        "supported if p = 1/2 is ahead by more than a decade; the statement was weakened after a "
+        "first look",
         (measure_missing, decide_missing),
         (("score_exponent", 1.0),),  # attention as uniform as the other side's
     ),
@@ -191,7 +196,7 @@ CLAIMS: tuple[Claim, ...] = (
     _claim(
         "weights_freeze_early",
         "Weights hardly move after the first eighth of training.",
-        "supported if the weights then are within 10% of the way to where they end",
+        "supported if the weights then are within 10% of the way to where they end" + REVISED,
         (measure_freezing, decide_freezing),
         (("slow", 0.01),),
     ),
@@ -206,7 +211,7 @@ CLAIMS: tuple[Claim, ...] = (
     _claim(
         "query_key_share",
         "Query and key weights contribute to the tangent kernel like width^(-2p), p >= 1/2.",
-        "supported if at every p the exponent of the share is within 0.3 of -2p",
+        "supported if at every p the exponent of the share is within 0.3 of -2p" + REVISED,
         (measure_shares, decide_shares),
         (("growth", 0.25),),  # query and key weights that grow with the width
         source=OURS,
@@ -248,6 +253,5 @@ CLAIMS: tuple[Claim, ...] = (
         (measure_initialisations, decide_initialisations),
         (("step", 1e-4),),  # one small step for all: now the size of the kernel decides
         source=OURS,
-        num_seeds=24,
     ),
 )
