@@ -9,7 +9,7 @@ ROOT = Path(shoal.__file__).parent
 LAYERS = (
     {"errors"},
     {"_typing", "trees", "linalg", "fits", "figures"},
-    {"problems", "attention", "losses", "files", "settings"},
+    {"problems", "attention", "losses", "files", "settings", "reviews", "pathfinder"},
     {"models", "inits"},
     {"methods", "training", "diagnostics"},
     {"certificates", "claims"},

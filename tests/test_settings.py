@@ -26,7 +26,7 @@ def test_a_step_size_can_be_left_to_us():
         ("width=0", "width=0: expected greater than or equal to 1"),
         ("width=abc", "width=abc: expected a valid integer"),
         ("width=2.5", "width=2.5: expected a valid integer"),
-        ("init=foo", "init=foo: expected 'lecun', 'he'"),
+        ("init=foo", "init=foo: There are: lecun, he"),
         ("score_exponent=-1", "greater than or equal to 0"),
         ("score_exponent=nan", "finite"),
         ("step_size=inf", "finite"),

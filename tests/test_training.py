@@ -128,7 +128,7 @@ def test_a_batch_of_seeds_agrees_with_each_seed_alone():
 def test_more_seeds_than_fit_at_once_give_the_same_runs(monkeypatch):
     setting = small(step_size=0.01, num_steps=6)
     whole = simulate(experiment(wu2023.PAPER, setting, (0, 1, 2)))
-    monkeypatch.setattr("shoal.experiments._seeds_at_once", lambda *_: 2)
+    monkeypatch.setattr("shoal.experiments.running._seeds_at_once", lambda *_: 2)
     parts = simulate(experiment(wu2023.PAPER, setting, (0, 1, 2)))
     np.testing.assert_allclose(parts.risk, whole.risk, rtol=1e-12)
 

@@ -12,7 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 Scalar = Float[Array, ""] | float
 Params = Any
 """A NamedTuple of arrays whose fields carry the paper's letters (``W_Q``, ``w_O``, ...)."""
-Risk = Callable[[Params], Float[Array, ""]]
+Risk = Callable[..., Float[Array, ""]]
+"""The loss of parameters; with numbers of samples as a second argument, of these samples only."""
 Probe = Callable[[Params], Any]
 """What a run can record: parameters in, arrays out (a probe of a probe is a pytree)."""
 Init = Callable[[PRNGKeyArray, Params], Params]

@@ -6,6 +6,7 @@ The run folders that shoal itself writes live in `store`; this module only reads
 
 import gzip
 import math
+import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -30,15 +31,33 @@ def _existing(path: str | Path) -> Path:
     return path
 
 
-def read_npz(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """Arrays of an ``.npz`` file: those in ``names`` (all must be there), or all of them."""
-    path = _existing(path)
+def cache_folder() -> Path:
+    """Where what can be made again is kept: $SHOAL_CACHE_DIR, or the user's cache folder."""
+    import platformdirs
+
+    chosen = os.environ.get("SHOAL_CACHE_DIR")
+    return Path(chosen) if chosen else platformdirs.user_cache_path("shoal")
+
+
+def _members(path: Path) -> list[zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
+            return archive.infolist()
     except (zipfile.BadZipFile, OSError) as error:
         msg = f"{str(path)!r} is not an npz file ({error}); write one with numpy.savez."
         raise InputError(msg) from None
+
+
+def npz_names(path: str | Path) -> tuple[str, ...]:
+    """Names of the arrays in an ``.npz`` file."""
+    members = _members(_existing(path))
+    return tuple(m.filename.removesuffix(".npy") for m in members if m.filename.endswith(".npy"))
+
+
+def read_npz(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    """Arrays of an ``.npz`` file: those in ``names`` (all must be there), or all of them."""
+    path = _existing(path)
+    members = _members(path)
     present = [m.filename.removesuffix(".npy") for m in members if m.filename.endswith(".npy")]
     if missing := [name for name in names or () if name not in present]:
         msg = (

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from matfree import decomp
 
-from shoal._typing import Array, Bool, Callable, Float
+from shoal._typing import Array, Bool, Callable, Float, Int
 from shoal.errors import InputError
 
 
@@ -58,6 +58,16 @@ def sigma_min(A: Float[Array, "rows columns"]) -> Float[Array, ""]:
 def rank_tolerance(A: Float[Array, "rows columns"]) -> Float[Array, ""]:
     r"""Singular values below this are rounding, $\epsilon\max(rows, columns)\lVert A\rVert$."""
     return jnp.finfo(jnp.float64).eps * max(A.shape) * singular_values(A)[0]
+
+
+def numerical_rank(A: Float[Array, "rows columns"], rtol: float = 1e-12) -> Int[Array, ""]:
+    r"""Singular values above ``rtol`` times the largest.
+
+    >>> int(numerical_rank(jnp.array([[1.0, 2.0], [2.0, 4.0]])))
+    1
+    """
+    sigma = singular_values(A)
+    return jnp.sum(sigma > rtol * sigma[0])
 
 
 class Extreme(NamedTuple):
@@ -107,3 +117,20 @@ def top_eigenvalue(
     residual = norm_fro(image - value * vector)
     rounding = jnp.finfo(start.dtype).eps * depth * size
     return Extreme(value, residual, residual <= rtol * jnp.abs(value) + rounding)
+
+
+def bottom_eigenvalue(
+    matvec: Callable[[Array], Array],
+    start: Float[Array, " k"],
+    *,
+    num_matvecs: int = 40,
+    rtol: float = 1e-6,
+) -> Extreme:
+    """Smallest eigenvalue of a symmetric operator, by Lanczos.
+
+    >>> A = jnp.diag(jnp.array([-9.0, 1.0, 2.0]))
+    >>> round(float(bottom_eigenvalue(lambda v: A @ v, jnp.ones(3)).value), 6)
+    -9.0
+    """
+    top = top_eigenvalue(lambda v: -matvec(v), start, num_matvecs=num_matvecs, rtol=rtol)
+    return top._replace(value=-top.value)

@@ -1,5 +1,6 @@
 """Losses, each the paper's own."""
 
+import jax
 import jax.numpy as jnp
 
 from shoal._typing import Array, Float
@@ -14,3 +15,20 @@ def half_sum_of_squares(
     2.5
     """
     return 0.5 * jnp.sum(jnp.square(outputs - targets))
+
+
+def cross_entropy(
+    scores: Float[Array, "N classes"], classes: Float[Array, " N"]
+) -> Float[Array, ""]:
+    r"""Mean over samples of $-\log\mathrm{softmax}(scores)_{class}$ (classifiers of song2024).
+
+    >>> round(float(cross_entropy(jnp.zeros((3, 2)), jnp.array([0.0, 1.0, 1.0]))), 6)
+    0.693147
+    """
+    chosen = jnp.take_along_axis(scores, classes.astype(int)[:, None], axis=1)[:, 0]
+    return jnp.mean(jax.nn.logsumexp(scores, axis=1) - chosen)
+
+
+def accuracy(scores: Float[Array, "N classes"], classes: Float[Array, " N"]) -> Float[Array, ""]:
+    """Share of samples whose highest score is that of their class."""
+    return jnp.mean(jnp.argmax(scores, axis=1) == classes.astype(int), dtype=scores.dtype)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Callable, Params, Risk, Scalar
+from shoal._typing import Array, Callable, Params, PRNGKeyArray, Risk, Scalar
+from shoal.errors import InputError
 from shoal.trees import norm
 
 FLOW_RTOL, FLOW_ATOL = 1e-9, 1e-12
@@ -97,4 +98,58 @@ def gradient_flow(
     return Method(lambda _: jnp.zeros((), int), step)
 
 
-__all__ = ["Blocks", "Method", "Params", "State", "gradient_descent", "gradient_flow"]
+def adam(step_size: Scalar, speeds: Mapping[str, Scalar] | None = None) -> Method:
+    r"""Adam (Kingma & Ba 2015), $\beta=(0.9, 0.999)$, $\epsilon=10^{-8}$, by optax."""
+    import optax
+
+    speeds = speeds or {}
+    moments = optax.scale_by_adam()
+
+    def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
+        direction, state = moments.update(jax.grad(risk)(blocks), state)
+        moved = {
+            name: W - jnp.asarray(step_size * speeds.get(name, 1.0), W.dtype) * direction[name]
+            for name, W in blocks.items()
+        }
+        return moved, state
+
+    return Method(moments.init, step)
+
+
+def on_batches(
+    method: Method, *, num_samples: int, batch_size: int, key: PRNGKeyArray | None = None
+) -> Method:
+    """Let every step of a method see a fresh random batch instead of all samples.
+
+    The samples of a batch differ; batches are drawn independently. The method descends the loss of
+    the batch: an unbiased estimate for a mean, and ``batch_size / num_samples`` times that for a
+    sum. The state carries the key.
+    """
+    if not 1 <= batch_size <= num_samples:
+        msg = f"batch_size={batch_size}: expected between 1 and num_samples={num_samples}."
+        raise InputError(msg)
+
+    def init(blocks: Blocks) -> State:
+        start = jax.random.key(0) if key is None else key
+        return method.init(blocks), start
+
+    def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
+        inner, key = state
+        key, now = jax.random.split(key)
+        rows: Array = jax.random.choice(now, num_samples, (batch_size,), replace=False)
+        blocks, inner = method.step(lambda b: risk(b, rows), blocks, inner)
+        return blocks, (inner, key)
+
+    return Method(init, step)
+
+
+__all__ = [
+    "Blocks",
+    "Method",
+    "Params",
+    "State",
+    "adam",
+    "gradient_descent",
+    "gradient_flow",
+    "on_batches",
+]

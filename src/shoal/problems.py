@@ -11,10 +11,13 @@ from shoal.errors import InputError
 
 
 class Problem(NamedTuple):
-    """Data: N sequences of n tokens in dimension d, and their targets."""
+    """Data: N sequences of n tokens in dimension d, and their targets.
+
+    A target is a number (a class number, for a classifier) or a matrix with a row for each token.
+    """
 
     X: Float[Array, "N n d"]
-    y: Float[Array, " N"]
+    y: Float[Array, "N ..."]
 
 
 def require_finite(array: np.ndarray, what: str, precision: str = "float64") -> None:
@@ -26,9 +29,14 @@ def require_finite(array: np.ndarray, what: str, precision: str = "float64") -> 
         raise InputError(msg)
 
 
-def checked(X: np.ndarray, y: np.ndarray, *, where: str, precision: str = "float64") -> Problem:
-    """Make a problem of arrays from outside, or say what is wrong with them."""
-    for name, array in (("X", X), ("y", y)):
+def checked(
+    X: np.ndarray, y: np.ndarray, *, where: str, precision: str = "float64", target: str = "y"
+) -> Problem:
+    """Make a problem of arrays from outside, or say what is wrong with them.
+
+    ``target`` is ``y`` for one number a sample, ``Y`` for one row a token.
+    """
+    for name, array in (("X", X), (target, y)):
         if array.dtype.kind not in "fiu":
             msg = f"{where}: {name} holds {array.dtype}; expected real numbers."
             raise InputError(msg)
@@ -36,9 +44,12 @@ def checked(X: np.ndarray, y: np.ndarray, *, where: str, precision: str = "float
     if X.ndim != 3 or 0 in X.shape:
         msg = f"{where}: X has shape {X.shape}; expected (samples, tokens, dim), none of them 0."
         raise InputError(msg)
-    if y.shape != X.shape[:1]:
-        N = X.shape[0]
+    N, n = X.shape[:2]
+    if target == "y" and y.shape != (N,):
         msg = f"{where}: y has shape {y.shape}, but X has {N} samples; expected ({N},)."
+        raise InputError(msg)
+    if target == "Y" and (y.ndim != 3 or y.shape[:2] != (N, n) or not y.shape[2]):
+        msg = f"{where}: Y has shape {y.shape}; with this X it should be ({N}, {n}, outputs)."
         raise InputError(msg)
     return Problem(jnp.asarray(X, float), jnp.asarray(y, float))
 
@@ -124,7 +135,7 @@ def image_problem(
         keep = np.arange(len(labels))
         y = (labels - middle) / max(middle, 1)
     else:
-        negative, positive = _two_classes(classes, np.unique(labels))
+        negative, positive = two_classes(classes, np.unique(labels))
         keep = np.flatnonzero((labels == negative) | (labels == positive))
         y = np.where(labels == positive, 1.0, -1.0)
     if num_samples > len(keep):
@@ -135,7 +146,8 @@ def image_problem(
     return Problem(patch_embedding(key_embedding, pieces, dim), jnp.asarray(y[keep], float))
 
 
-def _two_classes(classes: str, known: np.ndarray) -> tuple[int, int]:
+def two_classes(classes: str, known: np.ndarray) -> tuple[int, int]:
+    """The two labels that words such as ``3,8`` name."""
     parts = classes.split(",")
     if len(parts) == 2 and all(p.strip().isascii() and p.strip().isdigit() for p in parts):
         pair = int(parts[0][-18:]), int(parts[1][-18:])

@@ -1,13 +1,14 @@
 """Settings: flat NamedTuples with a comment per number, parsed and checked before anything runs."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from shoal.errors import InputError, nearest
 
 Count = Annotated[int, Field(ge=1, le=10**12)]
+Whole = Annotated[int, Field(ge=0, le=10**12)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -40,6 +41,9 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
         and type(None) in _members(kind)
     ):
         return None
+    if isinstance(value, str) and (choices := _choices(kind)) and value not in choices:
+        msg = f"{name}={value}: {nearest(value, choices)}"
+        raise InputError(msg)
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
@@ -50,6 +54,12 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
 
 def _members(kind: Any) -> tuple:
     return getattr(kind, "__args__", ())
+
+
+def _choices(kind: Any) -> tuple[str, ...]:
+    """The words that a setting with a fixed list of choices takes."""
+    kinds = (kind, *_members(kind))
+    return next((get_args(k) for k in kinds if get_origin(k) is Literal), ())
 
 
 def _lower(sentence: str) -> str:

@@ -25,9 +25,8 @@ import shoal
 from shoal import settings, trees
 from shoal.certificates import Certificate, Reading, readings, verdict
 from shoal.errors import InputError, nearest
-from shoal.experiments import Experiment, Paper
+from shoal.experiments import Experiment, Paper, problem_arrays, read_problem
 from shoal.files import read_npz
-from shoal.problems import checked
 from shoal.training import Trajectory
 
 FORMAT = 1
@@ -160,7 +159,8 @@ def _write_files(
     table = io.BytesIO()  # by way of memory: polars does not open every name that the system allows
     _frame(seeds, np.asarray(run.step), np.asarray(run.risk), scalar).write_parquet(table)
     (folder / "trajectory.parquet").write_bytes(table.getvalue())
-    _write_npz(folder / "problem.npz", _arrays(experiment.problem))
+    problem = {name: np.asarray(x) for name, x in problem_arrays(experiment).items()}
+    _write_npz(folder / "problem.npz", problem)
     _write_npz(folder / "params0.npz", _arrays(experiment.params0))
     _write_npz(folder / "params.npz", _arrays(run.params))
     if larger:
@@ -254,8 +254,7 @@ def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajec
             f"{str(folder / 'run.json')!r} is not a run of ours ({type(error).__name__}: {error})."
         )
         raise InputError(msg) from None
-    data = read_npz(folder / "problem.npz", ("X", "y"))
-    problem = checked(data["X"], data["y"], where=str(folder / "problem.npz"))
+    problem, held_out = read_problem(folder / "problem.npz", paper.target(setting))
     shape = (setting.num_samples, setting.num_tokens, setting.dim)
     if problem.X.shape != shape:
         msg = f"problem.npz: X has shape {problem.X.shape}, but run.json says {shape}."
@@ -283,6 +282,7 @@ def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajec
         seeds,
         precision,
         drawn,
+        None if held_out is None else trees.cast(held_out, precision),
     )
     expected = np.arange(0, setting.num_steps + 1, setting.every)
     step, risk, probes = _read_trajectory(
@@ -301,6 +301,7 @@ def _described(about: dict[str, Any], papers: dict[str, Paper]) -> tuple:
         raise InputError(msg)
     paper = papers[about["paper"]]
     setting = settings.with_values(paper.setting, dict(about["setting"]), owner=paper.key)
+    setting = paper.complete(setting)
     trained = None if setting.train == "all" else setting.train.split(",")
     trees.block_names(paper.model(setting).spec, trained)
     seeds, given, precision = about["seeds"], about["given"], about["precision"]

@@ -66,7 +66,7 @@ def leg(
 
     def advance(carry: tuple, _: None) -> tuple[tuple, None]:
         moving, state = carry
-        return method.step(lambda blocks: risk(whole(blocks)), moving, state), None
+        return method.step(lambda b, *rows: risk(whole(b), *rows), moving, state), None
 
     def record_then_advance(carry: tuple, _: None) -> tuple[tuple, dict]:
         seen = record(risk, probes, whole(carry[0]))

@@ -10,8 +10,9 @@ from typing import Any
 from rich.markup import escape
 
 from shoal.cli import show
-from shoal.cli.session import begin, cache_folder
+from shoal.cli.session import begin
 from shoal.errors import InputError, nearest
+from shoal.files import cache_folder
 
 begin()
 

@@ -1,15 +1,8 @@
 """Choices made once at the edge: precision, and a cache of compiled programs on disk."""
 
 import os
-from pathlib import Path
 
-
-def cache_folder() -> Path:
-    """Where compiled programs are kept: $SHOAL_CACHE_DIR, or the user's cache folder."""
-    import platformdirs
-
-    chosen = os.environ.get("SHOAL_CACHE_DIR")
-    return Path(chosen) if chosen else platformdirs.user_cache_path("shoal")
+from shoal.files import cache_folder
 
 
 def begin() -> None:

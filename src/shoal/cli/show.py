@@ -26,6 +26,17 @@ COLOURS = {
     Verdict.NOT_APPLICABLE: "yellow",
     Verdict.UNRESOLVED: "magenta",
 }
+_SHOWN = (
+    "num_samples",
+    "num_tokens",
+    "dim",
+    "num_heads",
+    "width",
+    "kernel",
+    "train",
+    "init",
+    "score_exponent",
+)
 MANY = 3  # more seeds than this are summed up
 
 
@@ -56,13 +67,14 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """Progress on standard error: a bar in a terminal, else a line every few seconds."""
     err = console(stderr=True)
     if not err.is_terminal:
-        last = time.monotonic()
+        begun = last = time.monotonic()
 
         def line(done: int, total: int) -> None:
             nonlocal last
             if time.monotonic() - last > 5 and done < total:
                 last = time.monotonic()
-                err.print(f"{label}: {done} of {total}")
+                left = (last - begun) * (total - done) / max(done, 1)
+                err.print(f"{label}: {done} of {total}, about {left:.0f} s left")
 
         yield line
         return
@@ -132,9 +144,7 @@ def certificates(
     out.print(f"[bold]{experiment.paper.key}.{theorem.key}[/]  {escape(theorem.statement)}")
     out.print(f"[dim]{escape(theorem.source)}[/]")
     sizes = ", ".join(
-        f"{name}={getattr(setting, name)}"
-        for name in ("num_samples", "num_tokens", "dim", "width", "init", "score_exponent")
-        if hasattr(setting, name)
+        f"{name}={getattr(setting, name)}" for name in _SHOWN if hasattr(setting, name)
     )
     out.print(f"{sizes}; step size {number(setting.step_size)} ({notes['step_size_source']})\n")
     unit = "unit of time" if theorem.method == "flow" else "step"
@@ -183,13 +193,14 @@ def run_summary(
         f"steps of {number(setting.step_size)} ({escape(notes['step_size_source'])}), "
         f"{notes['seconds']:.1f} s"
     )
-    columns = [f"{t.key}" for t, _ in theorems]
+    few = theorems if len(theorems) <= 3 else []
+    columns = [f"{t.key}" for t, _ in few]
     rows = table("seed", "first risk", "last risk", "lost per step", *columns)
     risk = np.asarray(run.risk, float)
     diverged = ~np.isfinite(risk).all(axis=1)
     for i, seed in enumerate(experiment.seeds[:10]):
         lost = 1 - (risk[i, -1] / risk[i, 0]) ** (1 / setting.num_steps)
-        verdicts = [coloured(verdict(found[i])) for _, found in theorems]
+        verdicts = [coloured(verdict(found[i])) for _, found in few]
         last = "[red]diverged[/]" if diverged[i] else number(risk[i, -1])
         rows.add_row(str(seed), number(risk[i, 0]), last, number(lost), *verdicts)
     out.print(rows)
@@ -198,6 +209,12 @@ def run_summary(
             f"... and {len(experiment.seeds) - 10} more; median last risk "
             f"{number(float(np.median(risk[:, -1])))}"
         )
+    for theorem, found in theorems if not few else ():
+        counts = {v: sum(verdict(c) == v for c in found) for v in Verdict}
+        said = ", ".join(f"{coloured(v)} ({n})" for v, n in counts.items() if n)
+        out.print(f"{theorem.key}: {said}")
+    if ended := notes.get("ended"):
+        out.print(_endings(experiment.seeds, ended))
     if diverged.any():
         out.print(
             f"[red]{int(diverged.sum())} of {len(diverged)} seeds diverged[/]: "
@@ -205,6 +222,25 @@ def run_summary(
         )
     if folder is None:
         out.print("[dim]Nothing was saved; add --out DIR to keep the run.[/]")
+
+
+def _endings(seeds: tuple[int, ...], ended: list[dict[str, Any]]) -> Table:
+    """Stuck or slow: where each seed came to rest."""
+    rows = table(
+        "seed", "at the end", "|gradient|", "Hessian from", "to", "above the floor", "floor"
+    )
+    for seed, end in list(zip(seeds, ended, strict=True))[:10]:
+        low = number(float(end["hessian_min"])) + ("" if end["converged"] else " ?")
+        rows.add_row(
+            str(seed),
+            end["state"],
+            number(float(end["gradient_norm"])),
+            low,
+            number(float(end["hessian_max"])),
+            number(float(end["above_floor"])),
+            number(float(end["floor"])),
+        )
+    return rows
 
 
 def papers(known: list[Paper]) -> None:

@@ -16,6 +16,7 @@ begin()  # precision and compile cache, before the first array
 from shoal import store  # noqa: E402
 from shoal.certificates import Certificate  # noqa: E402
 from shoal.diagnostics.data import data_report  # noqa: E402
+from shoal.diagnostics.dynamics import STATES  # noqa: E402
 from shoal.experiments import (  # noqa: E402
     ANY_METHOD,
     Experiment,
@@ -23,8 +24,10 @@ from shoal.experiments import (  # noqa: E402
     Theorem,
     allowed_step,
     default_step,
+    endings,
     prepare,
     probe_names,
+    require_covered,
     simulate,
     theorem_of,
 )
@@ -34,6 +37,7 @@ from shoal.settings import parse_assignments  # noqa: E402
 from shoal.training import Trajectory  # noqa: E402
 
 LARGEST_SEED = 2**31 - 1
+CERTIFIED_STEPS = 200  # of `certify`, for papers that leave the number of steps open
 
 
 class Done(NamedTuple):
@@ -79,6 +83,8 @@ def _prepared(paper: Paper, start: Start, **fixed: Any) -> Experiment:
             msg = "--steps and --set num_steps=... say the same thing; use one of them."
             raise InputError(msg)
         values["num_steps"] = start.steps
+    if paper.setting.num_steps is None and fixed:
+        values.setdefault("num_steps", CERTIFIED_STEPS)
     for name, value in fixed.items():
         if values.setdefault(name, value) != value:
             msg = f"{name}={values[name]}, but here it must be {value}; leave it out."
@@ -93,13 +99,17 @@ def _prepared(paper: Paper, start: Start, **fixed: Any) -> Experiment:
     )
 
 
-def _probes(paper: Paper, text: str, extra: tuple[str, ...] = ()) -> tuple[str, ...]:
+def _probes(experiment: Experiment, text: str, extra: tuple[str, ...] = ()) -> tuple[str, ...]:
+    paper = experiment.paper
+    known = probe_names(paper, experiment.setting)
+    if experiment.held_out is None:
+        known = tuple(name for name in known if not name.startswith("test_"))
     if text == "all":
-        return probe_names(paper)
+        return known
     names = tuple(n.strip() for n in text.removeprefix("+").split(",") if n.strip())
-    usual = paper.default_probes if not text or text.startswith("+") else ()
-    chosen = () if text == "none" else (*usual, *names)
-    known = probe_names(paper)
+    usual = [name for name in paper.default_probes if name in known]
+    chosen = () if text == "none" else (*(usual if text[:1] in ("", "+") else ()), *names)
+    extra = tuple(name for name in extra if name in known)
     for name in chosen:
         if name not in known:
             msg = f"{paper.key} has no probe {name!r}; {nearest(name, known)}"
@@ -114,7 +124,9 @@ def with_step(experiment: Experiment, theorem: Theorem | None) -> tuple[Experime
     step = allowed_step(experiment, theorem) if theorem is not None else None
     source = "largest that the theorem allows"
     if step is None:
-        step, source = default_step(experiment), "half of 1 / lambda_max of the tangent kernel"
+        ours = experiment.paper.usual_step is not None
+        source = "usual for this model" if ours else "half of 1 / lambda_max of the tangent kernel"
+        step = default_step(experiment)
     return experiment._replace(setting=experiment.setting._replace(step_size=step)), source
 
 
@@ -126,12 +138,19 @@ def execute(
     with show.progress(f"{experiment.paper.key}: training") as report:
         run = simulate(experiment, probes, progress=report)
     found = [(theorem, confront(experiment, theorem, run)) for theorem in theorems]
+    ends = endings(experiment, run)
     seconds = time.perf_counter() - begun
     notes = {
         "command": shlex.join(["shoal", *sys.argv[1:]]),
         "step_size_source": source,
         "seconds": round(seconds, 3),
     }
+    if ends is not None:
+        notes["ended"] = [
+            {name: value[i] for name, value in ends.items()}
+            | {"state": STATES[int(ends["state"][i])]}
+            for i in range(len(experiment.seeds))
+        ]
     return Done(experiment, run, found, notes)
 
 
@@ -160,12 +179,15 @@ def train(key: str, start: Start, out: Path | None, *, as_json: bool) -> None:
     paper = paper_of(key)
     if out is not None:
         store.require_free(out)
-    probes = _probes(paper, start.probes)
-    experiment, source = with_step(_prepared(paper, start), None)
+    experiment = _prepared(paper, start)
+    probes = _probes(experiment, start.probes)
+    experiment, source = with_step(experiment, None)
     ours = tuple(
         t
         for t in paper.theorems
-        if t.method in (ANY_METHOD, experiment.setting.method) and set(t.needs) <= set(probes)
+        if t.method in (ANY_METHOD, experiment.setting.method)
+        and t.covers(experiment.setting)
+        and set(t.needs) <= set(probes)
     )
     done = execute(experiment, probes, ours, source)
     _finish(done, start, out)
@@ -219,9 +241,11 @@ def certify(
         notes = {"step_size_source": f"the run in {folder}"}
         done = Done(experiment, run, [(theorem, confront(experiment, theorem, run))], notes)
     else:
-        probes = _probes(paper, start.probes, theorem.probes)
         fixed = {} if theorem.method == ANY_METHOD else {"method": theorem.method}
-        experiment, source = with_step(_prepared(paper, start, **fixed), theorem)
+        experiment = _prepared(paper, start, **fixed)
+        require_covered(experiment, theorem)
+        probes = _probes(experiment, start.probes, theorem.probes)
+        experiment, source = with_step(experiment, theorem)
         done = execute(experiment, probes, (theorem,), source)
     _finish(done, start, out)
     if as_json:

@@ -1,11 +1,13 @@
 """Gradients, movement and curvature of any risk."""
 
+from collections.abc import Iterable
+
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from shoal import linalg, trees
-from shoal._typing import Array, Float, Params, PRNGKeyArray, Probe, Risk
+from shoal._typing import Array, Callable, Float, Params, PRNGKeyArray, Probe, Risk, Scalar
 
 
 def gradient_norm(risk: Risk) -> Probe:
@@ -46,6 +48,11 @@ def movement(params0: Params) -> Probe:
     return probe
 
 
+def distance(params0: Params) -> Probe:
+    r"""Distance from the start over all blocks together, $\lVert\theta-\theta^0\rVert$."""
+    return lambda params: trees.norm(jax.tree.map(jnp.subtract, params, params0))
+
+
 def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: float = 1e-4) -> Probe:
     """Top eigenvalue of the Hessian, by Lanczos on Hessian-vector products.
 
@@ -63,5 +70,92 @@ def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: flo
             num_matvecs=num_matvecs,
             rtol=rtol,
         )._asdict()
+
+    return probe
+
+
+DENSE = 400  # up to so many parameters the Hessian is formed, beyond it Lanczos looks at its ends
+
+
+def curvature(
+    risk: Risk, *, train: Iterable[str] | None = None, num_matvecs: int = 60, rtol: float = 1e-4
+) -> Probe:
+    """Smallest and largest eigenvalue of the Hessian over the blocks that are trained.
+
+    Dense up to 400 parameters, by Lanczos beyond, each with its ``converged`` flag.
+    """
+
+    def probe(params: Params) -> dict[str, Array]:
+        names = trees.block_names(params, train)
+        blocks = {name: getattr(params, name).astype(jnp.float64) for name in names}
+        flat, unravel = ravel_pytree(blocks)
+
+        def along(v: Array) -> Float[Array, ""]:
+            return risk(params._replace(**unravel(v)))
+
+        if flat.size <= DENSE:
+            eigenvalues = jnp.linalg.eigvalsh(jax.hessian(along)(flat))
+            yes = jnp.ones((), bool)
+            ends = {"min": eigenvalues[0], "max": eigenvalues[-1]}
+            return ends | {"min_converged": yes, "max_converged": yes}
+
+        def matvec(v: Array) -> Array:
+            return jax.jvp(jax.grad(along), (flat,), (v,))[1]
+
+        start = jax.random.normal(jax.random.key(0), flat.shape, flat.dtype)
+        low = linalg.bottom_eigenvalue(matvec, start, num_matvecs=num_matvecs, rtol=rtol)
+        high = linalg.top_eigenvalue(matvec, start, num_matvecs=num_matvecs, rtol=rtol)
+        return {
+            "min": low.value,
+            "max": high.value,
+            "min_converged": low.converged,
+            "max_converged": high.converged,
+        }
+
+    return probe
+
+
+STATES = ("at the floor", "slow", "stuck", "at a saddle")
+"""What `stationarity` tells apart, by number."""
+
+
+def stationarity(
+    risk: Risk,
+    floor: Callable[[Params], Scalar],
+    *,
+    train: Iterable[str] | None = None,
+    scale: Scalar = 1.0,
+) -> Probe:
+    r"""Is a run stuck or only slow? Gradient, Hessian and distance to the lowest risk possible.
+
+    ``floor`` is a lower bound $\ell^*$ of the risk over the trained blocks, ``scale`` the risk at
+    the start. The ``state`` is a number into `STATES`. At the floor: $\ell-\ell^*\le10^{-6}$ of
+    the scale. Stationary: the gradient is so small that the PL ratio
+    $\lVert\nabla\ell\rVert^2/2(\ell-\ell^*)$ is below $10^{-12}$ of the largest curvature, so no
+    patience helps; then *stuck* if the Hessian has no negative eigenvalue, else at a saddle.
+    Anything else is slow.
+    """
+
+    def probe(params: Params) -> dict[str, Array]:
+        names = trees.block_names(params, train)
+        blocks = {name: getattr(params, name) for name in names}
+        value, gradient = jax.value_and_grad(lambda b: risk(params._replace(**b)))(blocks)
+        g = trees.norm(gradient)
+        lowest = jnp.asarray(floor(params), float)
+        ends = curvature(risk, train=names)(params)
+        steepest = jnp.maximum(jnp.abs(ends["min"]), jnp.abs(ends["max"]))
+        above = value - lowest
+        still = g**2 <= 1e-12 * steepest * 2 * jnp.maximum(above, 0)
+        dips = ends["min"] < -1e-9 * steepest
+        state = jnp.where(above <= 1e-6 * scale, 0, jnp.where(~still, 1, jnp.where(dips, 3, 2)))
+        return {
+            "gradient_norm": g,
+            "hessian_min": ends["min"],
+            "hessian_max": ends["max"],
+            "converged": ends["min_converged"],
+            "floor": lowest,
+            "above_floor": above,
+            "state": state,
+        }
 
     return probe

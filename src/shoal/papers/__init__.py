@@ -2,9 +2,9 @@
 
 from shoal.errors import InputError, nearest
 from shoal.experiments import Paper
-from shoal.papers import wu2023
+from shoal.papers import song2024, wu2023
 
-PAPERS: dict[str, Paper] = {module.PAPER.key: module.PAPER for module in (wu2023,)}
+PAPERS: dict[str, Paper] = {module.PAPER.key: module.PAPER for module in (wu2023, song2024)}
 
 
 def paper_of(key: str) -> Paper:

@@ -1,0 +1,351 @@
+"""Running and certifying: here programs are compiled (``jit``) and seeds batched (``vmap``).
+
+A program depends on shapes and on the choices of a setting, not on its numbers, so another step
+size, seed or data set of the same shape does not compile again.
+"""
+
+import functools
+from collections import OrderedDict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal import trees
+from shoal._typing import Any, Array, Callable, Float, Params, PRNGKeyArray, Probe
+from shoal.certificates import Certificate
+from shoal.diagnostics import dynamics
+from shoal.errors import InputError
+from shoal.experiments.nouns import ANY_METHOD, Case, Experiment, Paper, Theorem, trained
+from shoal.experiments.preparing import activations, require_whole_records
+from shoal.methods import Method, adam, gradient_descent, gradient_flow, on_batches
+from shoal.models import empirical_risk, predict
+from shoal.problems import Problem
+from shoal.theory.kernel_regime import predicted_risk
+from shoal.training import Trajectory, leg, record, trajectory
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "gd": gradient_descent,
+    "flow": gradient_flow,
+    "sgd": gradient_descent,  # on batches
+    "adam": adam,
+}
+STOCHASTIC = ("sgd", "adam")
+BATCH = 32  # samples in a step of a stochastic method, unless the setting says otherwise
+
+
+def method_of(
+    setting: Any, numbers: dict[str, Any], num_samples: int, key: PRNGKeyArray | None = None
+) -> Method:
+    """The training rule of a setting; ``key`` decides the batches."""
+    method = METHODS[setting.method](numbers["step_size"], numbers["speeds"])
+    if setting.method not in STOCHASTIC:
+        return method
+    size = min(BATCH, num_samples) if setting.batch_size is None else setting.batch_size
+    return on_batches(method, num_samples=num_samples, batch_size=size, key=key)
+
+
+_TRACED = ("step_size", "hidden_step_ratio", "num_steps", "data_seed", "label_scale")
+
+
+def _program(setting: Any) -> Any:
+    """The setting with every field reset that does not change the compiled program."""
+    defaults = type(setting)._field_defaults
+    return setting._replace(**{k: defaults[k] for k in _TRACED if k in defaults})
+
+
+def _seeds_at_once(experiment: Experiment) -> int:
+    """How many seeds to batch: as many as keep activations below about a gibibyte."""
+    weights = sum(leaf[0].size for leaf in jax.tree.leaves(experiment.params0))
+    return max(1, int(2**27 / activations(experiment.paper, experiment.setting, weights)))
+
+
+def over_seeds(function: Callable, batch: int, *stacked: Any) -> Any:
+    """``vmap`` over the leading axis, in batches if there are more seeds than fit."""
+    count = len(jax.tree.leaves(stacked)[0])
+    if count <= batch:
+        return jax.vmap(function)(*stacked)
+    return jax.lax.map(lambda args: function(*args), stacked, batch_size=batch)
+
+
+_STATIC = ("paper", "setting", "probes", "batch")
+
+
+Data = tuple[Problem, Problem | None]  # seen in training, and held out
+
+
+def _case(setting: Any, data: Data, params0: Params, numbers: dict, *, drawn: bool = True) -> Case:
+    return Case(setting, data[0], params0, numbers["step_size"], numbers["speeds"], drawn, data[1])
+
+
+def _chosen(paper: Paper, case: Case, names: tuple[str, ...]) -> dict[str, Probe]:
+    known = paper.probes(case)
+    return {name: known[name] for name in names}
+
+
+@functools.partial(jax.jit, static_argnames=(*_STATIC, "num_steps", "every"))
+def _leg(data, starts, points, states, numbers, *, paper, setting, num_steps, every, probes, batch):
+    def one(params0, params, state):
+        case = _case(setting, data, params0, numbers)
+        walked = leg(
+            method_of(setting, numbers, len(case.problem.X)),
+            empirical_risk(paper.model(setting), case.problem, paper.loss),
+            params,
+            state,
+            num_steps=num_steps,
+            every=every,
+            probes=_chosen(paper, case, probes),
+            train=trained(setting),
+        )
+        return walked.params, walked.state, walked.records
+
+    return over_seeds(one, batch, starts, points, states)
+
+
+@functools.partial(jax.jit, static_argnames=_STATIC)
+def _last(data, starts, points, numbers, *, paper, setting, probes, batch):
+    def one(params0, params):
+        case = _case(setting, data, params0, numbers)
+        risk = empirical_risk(paper.model(setting), case.problem, paper.loss)
+        return record(risk, _chosen(paper, case, probes), params)
+
+    return over_seeds(one, batch, starts, points)
+
+
+def numbers_of(paper: Paper, setting: Any) -> dict[str, Any]:
+    """The numbers of a setting that a compiled program takes as arguments."""
+    moving = trained(setting)
+    speeds = {
+        name: jnp.asarray(speed if moving is None or name in moving else 0.0, jnp.float64)
+        for name, speed in paper.speeds(setting).items()
+    }
+    step = float("nan") if setting.step_size is None else setting.step_size
+    return {"step_size": jnp.asarray(step, jnp.float64), "speeds": speeds}
+
+
+def simulate(
+    experiment: Experiment,
+    probes: tuple[str, ...] = (),
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trajectory:
+    """Train every seed; all arrays of the trajectory have a leading axis of seeds.
+
+    ``progress(done, total)`` is called now and then with numbers of steps.
+    """
+    paper, setting = experiment.paper, experiment.setting
+    if setting.step_size is None:
+        msg = "step_size is not set; choose one, or use default_step."
+        raise InputError(msg)
+    require_whole_records(setting)
+    program = _program(setting)
+    numbers = numbers_of(paper, setting)
+    common = {
+        "paper": paper,
+        "setting": program,
+        "probes": tuple(probes),
+        "batch": _seeds_at_once(experiment),
+    }
+    starts = points = experiment.params0
+    data = experiment.problem, experiment.held_out
+    moving = {n: getattr(points, n) for n in trees.block_names(points, trained(setting))}
+
+    def begin(blocks: Any, seed: Array) -> Any:
+        key = jax.random.fold_in(jax.random.key(seed), 2)  # data take fold 0, weights fold 1
+        return method_of(setting, numbers, len(data[0].X), key).init(blocks)
+
+    states = jax.vmap(begin)(moving, jnp.asarray(experiment.seeds, jnp.uint32))
+    records = []
+    total = setting.num_steps // setting.every
+    legs = max(k for k in range(1, min(20, total) + 1) if total % k == 0)
+    for done in range(legs):
+        points, states, seen = _leg(
+            data,
+            starts,
+            points,
+            states,
+            numbers,
+            num_steps=setting.num_steps // legs,
+            every=setting.every,
+            **common,
+        )
+        records.append(seen)
+        if progress is not None:
+            jax.block_until_ready(points)
+            progress((done + 1) * setting.num_steps // legs, setting.num_steps)
+    last = _last(data, starts, points, numbers, **common)
+    joined = jax.tree.map(lambda *xs: jnp.concatenate(xs, axis=1), *records)
+    return jax.vmap(functools.partial(trajectory, every=setting.every))(joined, last, points)
+
+
+# --------------------------------------------------------------------------------- certifying
+
+
+def _per_start(experiment: Experiment, function: Callable[[Case], Any]) -> Any:
+    """Evaluate a function of one start on every seed, one after the other, compiled once."""
+    numbers = numbers_of(experiment.paper, experiment.setting)
+    program = _program(experiment.setting)
+
+    @jax.jit
+    def every(data, starts, numbers):
+        return jax.lax.map(lambda p: function(_case(program, data, p, numbers)), starts)
+
+    return every(
+        _exact_data(experiment),
+        trees.cast(experiment.params0, "float64"),
+        numbers,
+    )
+
+
+def _exact_data(experiment: Experiment) -> Data:
+    return trees.cast((experiment.problem, experiment.held_out), "float64")
+
+
+def has_kernel(experiment: Experiment) -> bool:
+    """Does the paper know the tangent kernel of this setting's model?"""
+    numbers = numbers_of(experiment.paper, experiment.setting)
+    start = jax.tree.map(lambda x: x[0], experiment.params0)
+    data = experiment.problem, experiment.held_out
+    return experiment.paper.kernel(_case(experiment.setting, data, start, numbers)) is not None
+
+
+def kernel_predictions(experiment: Experiment, step: Array) -> Float[Array, "S T"]:
+    """For every seed, the risk that the tangent kernel at the start predicts at some steps."""
+    paper = experiment.paper
+
+    def one(case: Case) -> Float[Array, " T"]:
+        outputs = predict(paper.model(case.setting), case.params0, case.problem.X)
+        K0 = _kernel(paper, case)(case.params0)
+        return predicted_risk(K0, (outputs - case.problem.y).ravel(), case.step_size, step)
+
+    return _per_start(experiment, one)
+
+
+def _kernel(paper: Paper, case: Case) -> Callable[[Params], Float[Array, "K K"]]:
+    kernel = paper.kernel(case)
+    if kernel is None:
+        msg = "this setting has no tangent kernel to choose a step from; set step_size."
+        raise InputError(msg)
+    return kernel
+
+
+def default_step(experiment: Experiment) -> float:
+    r"""The paper's usual step, or half of $1/\lambda_{\max}(K_0)$; the smallest over seeds.
+
+    The latter is a quarter of the limit $2/\lambda_{\max}$ at which the linearised run turns
+    unstable. Neither necessary nor sufficient for convergence of the real one: kernels grow along
+    some runs.
+    """
+    paper = experiment.paper
+    if paper.usual_step is not None:
+        return float(jnp.min(_per_start(experiment, paper.usual_step)))
+    tops = _per_start(
+        experiment,
+        lambda case: jnp.linalg.eigvalsh(_kernel(paper, case)(case.params0))[-1],
+    )
+    top = float(jnp.max(tops))
+    return 0.5 / top if np.isfinite(top) and top > 0 else 1.0
+
+
+def allowed_step(experiment: Experiment, theorem: Theorem) -> float | None:
+    """The largest step that a theorem allows for all the seeds to which it applies."""
+    if theorem.largest_step is None:
+        return None
+    steps = np.asarray(_per_start(experiment, theorem.largest_step))
+    return float(steps[np.isfinite(steps)].min()) if np.isfinite(steps).any() else None
+
+
+def require_covered(experiment: Experiment, theorem: Theorem) -> None:
+    """Refuse a theorem that does not speak of this kind of model at all."""
+    if not theorem.covers(experiment.setting):
+        name = f"{experiment.paper.key}.{theorem.key}"
+        msg = f"{name} does not speak of this model; see docs/theory/{experiment.paper.key}.md."
+        raise InputError(msg)
+
+
+def certify(experiment: Experiment, theorem: Theorem, run: Trajectory) -> list[Certificate]:
+    """Confront a theorem with every seed of a run. Bounds are computed in float64."""
+    if theorem.method not in (ANY_METHOD, experiment.setting.method):
+        msg = (
+            f"{theorem.key} speaks of method={theorem.method}, and this run used "
+            f"method={experiment.setting.method}; train with --set method={theorem.method}."
+        )
+        raise InputError(msg)
+    require_covered(experiment, theorem)
+    if missing := [name for name in theorem.needs if name not in run.probes]:
+        lacking = ",".join(missing)
+        msg = f"{theorem.key} needs {lacking}, not recorded; train with --probes +{lacking}."
+        raise InputError(msg)
+    numbers = numbers_of(experiment.paper, experiment.setting)
+    program = _program(experiment.setting)
+
+    @jax.jit
+    def every(data, starts, numbers, run):
+        def one(args):
+            params0, seen = args
+            case = _case(program, data, params0, numbers, drawn=experiment.drawn)
+            found = theorem.certificate(case, seen)
+            # jax returns plain dicts sorted; the order of the theorem is the reader's
+            return found._replace(
+                hypotheses=OrderedDict(found.hypotheses),
+                conclusions=OrderedDict(found.conclusions),
+                constants=OrderedDict(found.constants),
+            )
+
+        return jax.lax.map(one, (starts, run))
+
+    stacked = every(
+        _exact_data(experiment),
+        trees.cast(experiment.params0, "float64"),
+        numbers,
+        run._replace(params=()),
+    )
+    stacked = jax.tree.map(np.asarray, stacked)
+    return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(len(experiment.seeds))]
+
+
+def endings(experiment: Experiment, run: Trajectory) -> dict[str, Array] | None:
+    """Where every seed came to rest: solved, slow, stuck or at a saddle (`dynamics.stationarity`).
+
+    None for a paper or a model whose lowest risk is not known.
+    """
+    paper, setting = experiment.paper, experiment.setting
+    program, numbers = _program(setting), numbers_of(experiment.paper, setting)
+    data = _exact_data(experiment)
+    first = jax.tree.map(lambda x: x[0], experiment.params0)
+    if paper.floor(_case(program, data, first, numbers)) is None:
+        return None
+
+    @jax.jit
+    def every(data, starts, points, numbers, first_risk):
+        def one(args):
+            params0, params, scale = args
+            case = _case(program, data, params0, numbers)
+            risk = empirical_risk(paper.model(program), case.problem, paper.loss)
+            lowest: Any = paper.floor(case)
+            probe = dynamics.stationarity(risk, lowest, train=trained(program), scale=scale)
+            return probe(params)
+
+        return jax.lax.map(one, (starts, points, first_risk))
+
+    starts, points = (trees.cast(p, "float64") for p in (experiment.params0, run.params))
+    return every(data, starts, points, numbers, run.risk[:, 0].astype(jnp.float64))
+
+
+def probe_names(paper: Paper, setting: Any = None) -> tuple[str, ...]:
+    """What can be recorded, without computing anything."""
+    setting = paper.complete(paper.setting) if setting is None else setting
+    network = paper.model(setting)
+    shape = (setting.num_samples, setting.num_tokens, setting.dim)
+    X: Any = jax.ShapeDtypeStruct(shape, jnp.float64)
+    out = jax.eval_shape(network.apply, network.spec, jax.ShapeDtypeStruct(shape[1:], jnp.float64))
+    rows = out.shape if paper.target(setting) == "Y" else ()
+    y: Any = jax.ShapeDtypeStruct((shape[0], *rows), jnp.float64)
+    names: list[str] = []
+
+    def look(problem: Problem, params0: Params) -> None:
+        case = _case(setting, (problem, problem), params0, numbers_of(paper, setting))
+        names.extend(paper.probes(case))
+
+    jax.eval_shape(look, Problem(X, y), network.spec)
+    return tuple(names)

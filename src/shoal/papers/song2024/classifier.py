@@ -1,0 +1,188 @@
+r"""The small Transformer of the experiments: tokens in, two class scores out.
+
+Embedding and learned positions, pre-norm blocks (attention, then a feed-forward part, each added to
+what came in), a last norm, mean over all positions (padding counts as zero) and a hidden layer
+before the classes. The paper gives 2 layers, 2 heads, width 64, hidden 128; the rest is that of
+Skyformer (Chen et al. 2021), which has the same numbers. No dropout.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal._typing import Any, Array, Float, PRNGKeyArray, Scalar
+from shoal.models import Model
+from shoal.papers.song2024.layer import Form
+
+
+class Weights(NamedTuple):
+    """Parameters; a leading axis ``L`` is the layer, ``H`` the head."""
+
+    E: Float[Array, "V D"]  # a row for each token, or for each number of a token vector
+    P: Float[Array, "positions D"]
+    W_Q: Float[Array, "L H D k"]
+    W_K: Float[Array, "L H D k"]
+    W_V: Float[Array, "L H D k"]
+    W_O: Float[Array, "L H k D"]
+    b_Q: Float[Array, "L H k"]
+    b_K: Float[Array, "L H k"]
+    b_V: Float[Array, "L H k"]
+    b_O: Float[Array, "L D"]
+    W_1: Float[Array, "L D m"]
+    b_1: Float[Array, "L m"]
+    W_2: Float[Array, "L m D"]
+    b_2: Float[Array, "L D"]
+    gain: Float[Array, "L 2 D"]
+    shift: Float[Array, "L 2 D"]
+    last_gain: Float[Array, " D"]
+    last_shift: Float[Array, " D"]
+    W_H: Float[Array, "D m"]
+    b_H: Float[Array, " m"]
+    W_C: Float[Array, "m C"]
+    b_C: Float[Array, " C"]
+
+
+class Sizes(NamedTuple):
+    """Shapes, and the switches of the depth experiments."""
+
+    rows: int  # tokens of the vocabulary, or numbers of a token vector
+    vocabulary: bool  # tokens are numbers of a vocabulary, 0 is padding
+    positions: int
+    num_layers: int
+    num_heads: int
+    width: int
+    hidden: int
+    residual: bool = True
+    norm: bool = True
+    num_classes: int = 2
+
+
+def shapes(sizes: Sizes) -> Weights:
+    """Shapes of all weights."""
+    L, H, D, m, C = (
+        sizes.num_layers,
+        sizes.num_heads,
+        sizes.width,
+        sizes.hidden,
+        sizes.num_classes,
+    )
+    k = D // H
+    listed = {
+        "E": (sizes.rows, D),
+        "P": (sizes.positions, D),
+        **dict.fromkeys(("W_Q", "W_K", "W_V"), (L, H, D, k)),
+        "W_O": (L, H, k, D),
+        **dict.fromkeys(("b_Q", "b_K", "b_V"), (L, H, k)),
+        "b_O": (L, D),
+        "W_1": (L, D, m),
+        "b_1": (L, m),
+        "W_2": (L, m, D),
+        "b_2": (L, D),
+        "gain": (L, 2, D),
+        "shift": (L, 2, D),
+        "last_gain": (D,),
+        "last_shift": (D,),
+        "W_H": (D, m),
+        "b_H": (m,),
+        "W_C": (m, C),
+        "b_C": (C,),
+    }
+    spec: Any = {k: jax.ShapeDtypeStruct(v, jnp.float64) for k, v in listed.items()}
+    return Weights(**spec)
+
+
+def initial(key: PRNGKeyArray, spec: Weights, *, score_scale: Scalar = 1.0) -> Weights:
+    """Tables of standard deviation 0.02, matrices of variance 1 / (3 fan_in) as in PyTorch.
+
+    ``score_scale`` multiplies query and key weights. Biases start at zero, gains at one.
+    """
+    keys = jax.random.split(key, len(spec))
+
+    def draw(name: str, key: PRNGKeyArray, block: Any) -> Array:
+        noise = jax.random.normal(key, block.shape, block.dtype)
+        if name in ("E", "P"):
+            return 0.02 * noise
+        if name.endswith("gain"):
+            return jnp.ones(block.shape, block.dtype)
+        if not name.startswith("W"):
+            return jnp.zeros(block.shape, block.dtype)
+        fan_in = block.shape[-2] * (block.shape[1] if name == "W_O" else 1)
+        return noise / (3 * fan_in) ** 0.5 * (score_scale if name in ("W_Q", "W_K") else 1.0)
+
+    return Weights(*(draw(n, k, b) for n, k, b in zip(Weights._fields, keys, spec, strict=True)))
+
+
+def _norm(x: Float[Array, "n D"], gain: Array, shift: Array) -> Float[Array, "n D"]:
+    centred = x - jnp.mean(x, axis=-1, keepdims=True)
+    scale = jax.lax.rsqrt(jnp.mean(centred**2, axis=-1, keepdims=True) + 1e-5)
+    return centred * scale * gain[None] + shift[None]
+
+
+def embedded(params: Weights, x: Float[Array, "n d"], sizes: Sizes) -> tuple[Array, Array | None]:
+    """Token vectors with positions, and the mask of padding."""
+    P = params.P[: len(x)]
+    if not sizes.vocabulary:
+        return x @ params.E + P, None
+    tokens = x[:, 0].astype(jnp.int32)
+    return params.E[tokens] + P, (tokens > 0).astype(x.dtype)
+
+
+def attended(
+    params: Weights, x: Float[Array, "n D"], mask: Array | None, form: Form, index: int
+) -> tuple[Float[Array, "H n n"], Float[Array, "n D"]]:
+    """Attention weights of one layer, and what its heads hand on."""
+
+    def heads(W: Array, b: Array) -> Float[Array, "H n k"]:
+        return jnp.einsum("nD,HDk->Hnk", x, W[index]) + b[index][:, None]
+
+    Q, K = heads(params.W_Q, params.b_Q), heads(params.W_K, params.b_K)
+    S = form.kernel(Q, K, form.bandwidth, mask)
+    mixed = S @ heads(params.W_V, params.b_V)
+    return S, jnp.einsum("Hnk,HkD->nD", mixed, params.W_O[index]) + params.b_O[index][None]
+
+
+def layer_inputs(
+    params: Weights, x: Float[Array, "n d"], sizes: Sizes, form: Form
+) -> tuple[list[tuple[Array, Array]], Array, Array | None]:
+    """For each layer its attention weights and the tokens that they mix; the end; the mask."""
+    x, mask = embedded(params, x, sizes)
+    seen = []
+    for index in range(sizes.num_layers):
+        gain, shift = params.gain[index], params.shift[index]
+        z = _norm(x, gain[0], shift[0]) if sizes.norm else x
+        S, out = attended(params, z, mask, form, index)
+        seen.append((S, z))
+        x = x + out if sizes.residual else out
+        z = _norm(x, gain[1], shift[1]) if sizes.norm else x
+        hidden = jax.nn.gelu(z @ params.W_1[index] + params.b_1[index][None], approximate=False)
+        out = hidden @ params.W_2[index] + params.b_2[index][None]
+        x = x + out if sizes.residual else out
+    return seen, x, mask
+
+
+def transformer(sizes: Sizes, form: Form, *, at_once: int | None = None) -> Model:
+    """The classifier as a model: one sequence in, a score for each class out."""
+
+    def apply(params: Weights, x: Float[Array, "n d"]) -> Float[Array, " C"]:
+        _, x, mask = layer_inputs(params, x, sizes, form)
+        x = _norm(x, params.last_gain, params.last_shift) if sizes.norm else x
+        x = x if mask is None else x * mask[:, None]
+        pooled = jnp.mean(x, axis=0)
+        hidden = jax.nn.relu(pooled @ params.W_H + params.b_H)
+        return hidden @ params.W_C + params.b_C
+
+    return Model(shapes(sizes), apply, at_once)
+
+
+def last_features(
+    params: Weights, X: Float[Array, "N n d"], sizes: Sizes, form: Form
+) -> Float[Array, "R C"]:
+    r"""$B=[S_1X|\dots|S_HX]$ of the last layer, $X$ what enters its attention."""
+
+    def one(x: Float[Array, "n d"]) -> Float[Array, "n C"]:
+        S, z = layer_inputs(params, x, sizes, form)[0][-1]
+        return jnp.einsum("Hnm,mD->nHD", S, z).reshape(len(z), -1)
+
+    rows = jax.vmap(one)(X)
+    return rows.reshape(-1, rows.shape[-1])

