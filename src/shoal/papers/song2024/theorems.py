@@ -94,7 +94,7 @@ def _gradient(start: Start, run: Trajectory) -> Float[Array, " T"] | None:
 
 def _descent(
     start: Start, step_size: Scalar, gradient: Float[Array, " T"] | None, run: Trajectory
-) -> tuple[Float[Array, " T"], Float[Array, " T"]] | None:
+) -> tuple[Float[Array, " steps"], Float[Array, " steps"]] | None:
     r"""Both sides of $F_{t+1}\le F_t-\tfrac\eta2\lVert\nabla F_t\rVert^2$, step by step."""
     if gradient is None or not start.every_step:
         return None

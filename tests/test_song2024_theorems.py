@@ -1,0 +1,472 @@
+"""Theorems of song2024: worked numbers, autodiff, brute force, and runs that must fail."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shoal import attention
+from shoal.certificates import Verdict, readings, verdict
+from shoal.experiments import allowed_step, certify, prepare, simulate, theorem_of
+from shoal.papers import song2024
+from shoal.papers.song2024 import layer, theorems
+from shoal.papers.song2024.layer import Weights
+from shoal.problems import Problem
+
+ALL = dict.fromkeys(Weights._fields, 1.0)
+
+
+def start_of(X, Y, W_Q, W_K, W_V, W_O, kernel, train=("W_Q", "W_K", "W_V")):
+    """A start from plain lists of one head; bandwidth 1."""
+    arrays = [jnp.asarray(np.asarray(W, float)) for W in (W_Q, W_K, W_V, W_O)]
+    heads = [W[None] if W.ndim == 2 else W[None, :, None] for W in arrays]
+    problem = Problem(jnp.asarray(X, float), jnp.asarray(Y, float))
+    speeds = {name: jnp.asarray(float(name in train)) for name in Weights._fields}
+    form = layer.Form(attention.KERNELS[kernel], 1.0)
+    return theorems.Start(problem, Weights(*heads), form, kernel, speeds)
+
+
+def example_1(kernel):
+    X, Y = [[[1, 0], [1, 1]]], [[[1], [-1]]]
+    return start_of(X, Y, [1, 1], [0, 1], [0, 0], [[2]], kernel, ("W_V",))
+
+
+def example_2(kernel, alpha):
+    X = [[[1, 0, 0, 0], [1, 1, 0, 0]], [[0, 0, 2, 0], [0, 1, 0, 1]]]
+    Y = [[[1], [-1]], [[2], [0]]]
+    return start_of(X, Y, [1, 1, -1, 1], [0, 1, 1, -1], [0, 0, 0, 0], [[alpha]], kernel)
+
+
+def example_3(kernel, epsilon):
+    W_V, W_Q = [[1, 0], [0, 1], [2, -1]], [[1, 0], [0, 1], [1, 1]]
+    W_K, X = [[1, 1], [-1, 0], [0, 1]], [np.diag([1.0, 2.0, 1.0])]
+    at_rest = start_of(X, np.zeros((1, 3, 2)), W_Q, W_K, W_V, np.eye(2), kernel, ("W_Q",))
+    M_0 = theorems._residual(at_rest)
+    Y = M_0 + epsilon * jnp.array([[[1.0, 0.0], [0.0, -1.0], [1.0, 1.0]]])
+    return at_rest._replace(problem=Problem(at_rest.problem.X, Y))
+
+
+def experiment_of(start, step_size, num_steps, **values):
+    """The same start as an experiment of the paper."""
+    N, n, D = start.problem.X.shape
+    H, _, k = start.params0.W_Q.shape
+    v, p = start.params0.W_O.shape[1:]
+    train = ",".join(name for name in Weights._fields if float(start.speeds[name]) > 0)
+    setting = song2024.complete(
+        song2024.Setting(
+            num_samples=N, num_tokens=n, dim=D, num_heads=H, key_dim=k, value_dim=v, out_dim=p,
+            kernel=start.kernel, bandwidth=1.0, train=train, step_size=step_size,
+            num_steps=num_steps, every=1,
+        )
+    )  # fmt: skip
+    made = prepare(song2024.PAPER, {"num_steps": 1})
+    stacked = jax.tree.map(lambda w: w[None], start.params0)
+    return made._replace(
+        setting=setting._replace(**values), problem=start.problem, params0=stacked, drawn=False
+    )
+
+
+def confronted(start, key, step_size, num_steps=50, tamper=lambda run: run):
+    experiment = experiment_of(start, float(step_size), num_steps)
+    theorem = theorem_of(song2024.PAPER, key)
+    run = simulate(experiment, theorem.probes)
+    return certify(experiment, theorem, tamper(run))[0], run
+
+
+def bent_probe(run, name, factor):
+    bent = run.probes[name].at[0, 5].multiply(factor)
+    return run._replace(probes=run.probes | {name: bent})
+
+
+# ---------------------------------------------------------------------------------- theorem 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "A", "lam", "L", "F_10", "bound", "best"),
+    [
+        ("softmax", [[2, 1.462117157], [2, 1.761594156]], 0.02714923017, 13.21385132,
+         0.9584124539, 0.9597001861, 0.1510459872),
+        ("gaussian", [[3.213061319, 2], [1.483731886, 1.213061319]], 0.04820608282, 17.94853503,
+         0.8546330964, 0.9476328306, 0.1111312313),
+    ],
+)  # fmt: skip
+def test_worked_example_1(kernel, A, lam, L, F_10, bound, best):
+    start = example_1(kernel)
+    found = layer.value_matrix(start.params0, start.problem.X, start.form)
+    np.testing.assert_allclose(found, A, rtol=1e-9)
+    certificate, run = confronted(start, "theorem_1", 1 / L, 10)
+    c = certificate.constants
+    assert c["lambda"] == pytest.approx(lam, rel=1e-9)
+    assert c["L"] == pytest.approx(L, rel=1e-9)
+    assert c["best step"] == pytest.approx(best, rel=1e-9)
+    assert float(run.risk[0, 10]) == pytest.approx(F_10, rel=1e-9)
+    assert float(certificate.predicted_rate) == pytest.approx(1 - bound ** (1 / 10), rel=1e-7)
+    assert verdict(certificate) == Verdict.HOLDS
+
+
+@pytest.mark.parametrize("dim", [8, 20])  # deficient and full rank at 12 rows with one head
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
+def test_the_recursion_is_exact_and_the_floor_is_lstsq_s(kernel, heads, dim):
+    values = {"num_samples": 3, "num_tokens": 4, "dim": dim, "num_heads": heads, "kernel": kernel}
+    experiment = prepare(song2024.PAPER, values | {"train": "W_V", "num_steps": 300, "out_dim": 2})
+    theorem = theorem_of(song2024.PAPER, "theorem_1")
+    step = allowed_step(experiment, theorem)
+    experiment = experiment._replace(setting=experiment.setting._replace(step_size=step))
+    run = simulate(experiment)
+    (certificate,) = certify(experiment, theorem, run)
+    assert verdict(certificate) == Verdict.HOLDS
+    params = jax.tree.map(lambda w: w[0], experiment.params0)
+    A = np.asarray(
+        layer.value_matrix(params, experiment.problem.X, song2024.form(experiment.setting))
+    )
+    y = np.asarray(experiment.problem.y).ravel()
+    fitted = A @ np.linalg.lstsq(A, y, rcond=1e-12)[0]
+    floor = 0.5 * np.sum((fitted - y) ** 2)
+    F_0 = float(run.risk[0, 0])
+    assert float(certificate.constants["F_star"]) == pytest.approx(floor, abs=1e-12 * F_0)
+    r = A @ np.asarray(params.W_V).ravel() - y
+    for t, risk in enumerate(np.asarray(run.risk[0])):  # the recursion itself, densely
+        assert risk == pytest.approx(0.5 * r @ r, abs=1e-10 * F_0), t
+        r = r - step * A @ (A.T @ r)
+    full = heads * dim >= 12
+    assert (floor < 1e-12 * F_0) == full
+    assert int(certificate.constants["rank A"]) == (24 if full else 2 * heads * dim)
+
+
+def test_theorem_1_is_tight_on_the_bottom_singular_vector():
+    start = example_1("softmax")
+    A = layer.value_matrix(start.params0, start.problem.X, start.form)
+    U, sigma, _ = jnp.linalg.svd(A)
+    start = start._replace(problem=start.problem._replace(y=U[:, -1].reshape(1, 2, 1)))
+    certificate, run = confronted(start, "theorem_1", 1 / sigma[0] ** 2, 20)
+    q = float(certificate.constants["q"])
+    np.testing.assert_allclose(run.risk[0], 0.5 * q ** (2 * np.arange(21)), rtol=1e-9)
+
+
+def test_theorem_1_needs_a_small_step_and_values_alone():
+    start = example_1("gaussian")
+    certificate, _ = confronted(start, "theorem_1", 2.1 / 17.94853503, 5)
+    assert verdict(certificate) == Verdict.NOT_APPLICABLE
+    joint = start._replace(speeds=start.speeds | {"W_Q": jnp.asarray(1.0)})
+    certificate, _ = confronted(joint, "theorem_1", 0.01, 5)
+    assert verdict(certificate) == Verdict.NOT_APPLICABLE
+
+
+def test_theorem_1_notices_a_tampered_run():
+    bent = lambda run: run._replace(risk=run.risk.at[0, 5].multiply(1 + 1e-6))  # noqa: E731
+    certificate, _ = confronted(example_1("softmax"), "theorem_1", 0.05, 10, bent)
+    assert verdict(certificate) == Verdict.VIOLATED
+
+
+# ---------------------------------------------------------------------------------- theorem 2
+
+JOINT = {
+    "softmax": (1e5, {
+        "lambda": 6497.735729, "|A_0|": 199378.7278, "L_A": 1198734.428, "R": 0.002710248232,
+        "threshold": 9.691527880, "F_0": 3.0, "a^2+b^2": 4.106849768e10, "E": 18736.28979,
+        "L": 4.107145701e10}, (3.466881190, 5.296923119), 2.569945935e-4, 1.094277198),
+    "gaussian": (2e4, {
+        "lambda": 1540.089162, "|A_0|": 42627.35133, "L_A": 115983.1316, "R": 0.006639280820,
+        "threshold": 3.267260990, "F_0": 3.0, "a^2+b^2": 1883926940, "E": 3399.815330,
+        "L": 1884215234}, (1.962774445, 2.426122639), 3.147032494e-4, 2.712803981),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", list(JOINT))
+def test_worked_example_2(kernel):
+    alpha, expected, c, rate, F_10 = JOINT[kernel]
+    start = example_2(kernel, alpha)
+    found = theorems.joint_constants(start)
+    for name, value in expected.items():
+        assert float(found[name]) == pytest.approx(value, rel=1e-9), name
+    np.testing.assert_allclose(found["c"][:, 0], c, rtol=1e-9)
+    step = theorems.largest_step_2(start)
+    certificate, run = confronted(start, "theorem_2", step)
+    assert verdict(certificate) == Verdict.HOLDS
+    assert float(certificate.predicted_rate) == pytest.approx(rate, rel=1e-7)
+    assert float(run.risk[0, 10]) == pytest.approx(F_10, rel=1e-7)
+    names = [r.name for r in readings(certificate)[1]]
+    assert len(names) == 6
+    for part in ("descends", "gradient is large", "radius", "proved rate", "independent"):
+        assert any(part in name for name in names)
+
+
+@pytest.mark.parametrize(("kernel", "edge"), [("softmax", 55637.10226), ("gaussian", 19164.55367)])
+def test_theorem_2_begins_to_apply_where_it_should(kernel, edge):
+    below, above = (example_2(kernel, edge * (1 + s)) for s in (-1e-6, 1e-6))
+    assert not np.isfinite(theorems.largest_step_2(below))
+    certificate, _ = confronted(below, "theorem_2", 1e-12, 5)
+    assert verdict(certificate) == Verdict.NOT_APPLICABLE
+    certificate, _ = confronted(above, "theorem_2", theorems.largest_step_2(above), 5)
+    assert verdict(certificate) == Verdict.HOLDS
+
+
+def test_a_longer_step_is_certified_a_posteriori_where_descent_was_checked():
+    start = example_2("gaussian", 2e4)
+    step = 1.05 * theorems.largest_step_2(start)
+    certificate, _ = confronted(start, "theorem_2", step)
+    assert float(step * certificate.constants["L"]) > 1.04
+    assert verdict(certificate) == Verdict.HOLDS
+    wild, run = confronted(start, "theorem_2", 3 * theorems.largest_step_2(start), 5)
+    assert float(run.risk[0, 1]) > float(run.risk[0, 0])
+    assert verdict(wild) == Verdict.NOT_APPLICABLE
+    experiment = experiment_of(start, float(step), 50, every=10)  # nothing can be checked
+    run = simulate(experiment, ("gradient_norm", "distance"))
+    (blind,) = certify(experiment, theorem_of(song2024.PAPER, "theorem_2"), run)
+    assert verdict(blind) == Verdict.NOT_APPLICABLE
+
+
+def test_theorem_2_needs_its_blocks_and_kernel():
+    start = example_2("gaussian", 2e4)
+    step = theorems.largest_step_2(start)
+    for changes in ({"W_V": 0.0}, {"W_O": 1.0}):
+        other = start._replace(
+            speeds=start.speeds | {k: jnp.asarray(v) for k, v in changes.items()}
+        )
+        certificate, _ = confronted(other, "theorem_2", step, 3)
+        assert verdict(certificate) == Verdict.NOT_APPLICABLE
+    kernel = attention.KERNELS["mean_gaussian"]
+    other = start._replace(form=layer.Form(kernel, 1.0), kernel="mean_gaussian")
+    certificate, _ = confronted(other, "theorem_2", step, 3)
+    assert verdict(certificate) == Verdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize("probe", ["risk", "distance", "lambda_A", "gradient_norm_W_V"])
+def test_theorem_2_notices_a_tampered_run(probe):
+    def bent(run):
+        if probe == "risk":
+            return run._replace(risk=run.risk.at[0, 5].set(2.9999))
+        return bent_probe(run, probe, 1e6 if probe == "distance" else 1e-6)
+
+    start = example_2("softmax", 1e5)
+    certificate, _ = confronted(start, "theorem_2", theorems.largest_step_2(start), 20, bent)
+    assert verdict(certificate) == Verdict.VIOLATED
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
+def test_theorem_2_s_curvature_bound_is_above_the_hessian(kernel):
+    """Sampled in the ball and below the first risk, where the bound is claimed."""
+    start = example_2(kernel, JOINT[kernel][0])
+    c = theorems.joint_constants(start)
+    network = layer.attention_layer(theorems._sizes(start.params0), start.form)
+
+    def risk(blocks):
+        params = start.params0._replace(**blocks)
+        out = jax.vmap(network.apply, in_axes=(None, 0))(params, start.problem.X)
+        return 0.5 * jnp.sum((out - start.problem.y) ** 2)
+
+    blocks = {name: getattr(start.params0, name) for name in ("W_Q", "W_K", "W_V")}
+    flat, unravel = jax.flatten_util.ravel_pytree(blocks)
+    hessian = jax.jit(jax.hessian(lambda v: risk(unravel(v))))
+    rng = np.random.default_rng(0)
+    seen = 0
+    for _ in range(60):
+        away = rng.normal(size=flat.shape)
+        away *= float(c["R"]) * 10 ** rng.uniform(-6, 0) / np.linalg.norm(away)
+        if float(risk(unravel(flat + away))) <= 3.0:
+            seen += 1
+            top = np.abs(np.linalg.eigvalsh(np.asarray(hessian(flat + away)))).max()
+            assert top <= float(c["L"])
+    assert seen > 5
+
+
+# ---------------------------------------------------------------------------------- theorem 3
+
+QUERIES = {
+    "softmax": (1e-5, {
+        "mu_0": 9.581458813e-4, "beta": 1.844708405, "j": 2.087713388, "R_J": 0.004194962671,
+        "threshold": 5.269117216e-10, "L": 17.43433633, "sigma_X": 1.0, "|X|": 2.0},
+        1.373935123e-5, [0.03455186575, 0.03095393160, 0.05163096052]),
+    "gaussian": (5e-7, {
+        "mu_0": 1.491204291e-4, "beta": 4.582575695, "j": 2.779472659, "R_J": 6.661912645e-4,
+        "threshold": 2.068164283e-12, "L": 30.90189139, "sigma_X": 1.0, "|X|": 2.0},
+        1.206402120e-6, [0.08350268886, 0.04700593998, 0.01221148759]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", list(QUERIES))
+def test_worked_example_3(kernel):
+    epsilon, expected, rate, sigma = QUERIES[kernel]
+    start = example_3(kernel, epsilon)
+    J = layer.query_jacobians(
+        start.params0, start.problem.X, start.form, softmax=kernel == "softmax"
+    )
+    np.testing.assert_allclose(np.linalg.svd(J[0], compute_uv=False)[:, -1], sigma, rtol=1e-9)
+    found = theorems.query_constants(start)
+    for name, value in expected.items():
+        assert float(found[name]) == pytest.approx(value, rel=1e-8), name
+    assert float(found["F_0"]) == pytest.approx(2 * epsilon**2, rel=1e-7)
+    certificate, _ = confronted(start, "theorem_3", theorems.largest_step_3(start))
+    assert verdict(certificate) == Verdict.HOLDS
+    assert float(certificate.predicted_rate) == pytest.approx(rate, rel=1e-7)
+
+
+@pytest.mark.parametrize("probe", ["risk", "distance", "gradient_norm_W_Q"])
+def test_theorem_3_notices_a_tampered_run(probe):
+    def bent(run):
+        if probe == "risk":
+            return run._replace(risk=run.risk.at[0, 5].multiply(1.01))
+        return bent_probe(run, probe, 1e6 if probe == "distance" else 1e-6)
+
+    start = example_3("softmax", 1e-5)
+    certificate, _ = confronted(start, "theorem_3", theorems.largest_step_3(start), 20, bent)
+    assert verdict(certificate) == Verdict.VIOLATED
+
+
+def square_outputs(kernel, *, tied=False):
+    """As many outputs as tokens (p = n = 3), independent tokens, targets next to the start."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(1, 3, 4))
+    W_Q, W_K = (rng.normal(size=(4, 3)) / 2 for _ in range(2))
+    W_K = W_Q if tied else W_K
+    W_V = rng.normal(size=(4, 3))
+    start = start_of(X, np.zeros((1, 3, 3)), W_Q, W_K, W_V, np.eye(3), kernel, ("W_Q",))
+    M_0 = theorems._residual(start)
+    bump = 1e-7 * jnp.asarray(rng.normal(size=(1, 3, 3)))
+    return start._replace(problem=Problem(start.problem.X, M_0 + bump))
+
+
+def test_with_as_many_outputs_as_tokens_only_the_gaussian_is_certified():
+    soft, bell = square_outputs("softmax"), square_outputs("gaussian")
+    J = layer.query_jacobians(soft.params0, soft.problem.X, soft.form, softmax=True)
+    assert (np.linalg.matrix_rank(np.asarray(J[0]), tol=1e-12) <= 2).all()
+    certificate, _ = confronted(soft, "theorem_3", 1e-3, 3)
+    assert verdict(certificate) == Verdict.NOT_APPLICABLE
+    failed = [h.name for h in readings(certificate)[0] if h.holds is False]
+    assert "outputs turn with queries: 0 < s_0" in failed
+    assert float(theorems.query_constants(bell)["s_0"]) > 1e-3
+    tiny = bell._replace(
+        problem=bell.problem._replace(y=bell.problem.y + (1 - 1e-3) * theorems._residual(bell))
+    )
+    certificate, _ = confronted(tiny, "theorem_3", theorems.largest_step_3(tiny), 10)
+    assert verdict(certificate) == Verdict.HOLDS
+
+
+def test_tied_weights_leave_theorem_3_nothing_to_say():
+    start = square_outputs("gaussian", tied=True)
+    c = theorems.query_constants(start)
+    assert float(c["s_0"]) < 1e-12 * float(c["j"])
+    certificate, _ = confronted(start, "theorem_3", 1e-3, 3)
+    assert verdict(certificate) == Verdict.NOT_APPLICABLE
+    # although tied weights are fine for theorems 1 and 2
+    assert float(theorems.joint_constants(start)["lambda"]) > 1e-6
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
+def test_lipschitz_constants_of_theorem_3_hold_on_random_pairs(kernel):
+    start = example_3(kernel, 1e-5)
+    g = theorems.query_geometry(start)
+    beta, j = theorems.turning_bounds(start, g["U"], g["K"])
+    rng = np.random.default_rng(1)
+    X = start.problem.X
+    inverse = jnp.linalg.inv(X[0])
+
+    def jacobian(Q):
+        params = start.params0._replace(W_Q=(inverse @ Q)[None])
+        return layer.query_jacobians(params, X, start.form, softmax=kernel == "softmax")[0]
+
+    for _ in range(300):
+        Q = jnp.asarray(rng.normal(size=(3, 2)) * 2)
+        dQ = jnp.asarray(rng.normal(size=(3, 2)) * 10 ** rng.uniform(-3, 0.5))
+        one, other = np.asarray(jacobian(Q)), np.asarray(jacobian(Q + dQ))
+        for k in range(3):
+            assert np.linalg.norm(one[k], 2) <= float(j[0]) * (1 + 1e-12)
+            change = np.linalg.norm(one[k] - other[k], 2)
+            assert change <= float(beta[0]) * np.linalg.norm(dQ[k]) * (1 + 1e-9)
+
+
+# ---------------------------------------------------------------------------------- theorem S
+
+
+def free_of_traps(**changes):
+    """Independent tokens and keys, targets in the affine hull of the values (here: the line)."""
+    values = {"num_samples": 2, "num_tokens": 3, "dim": 8, "key_dim": 4, "value_dim": 1}
+    values |= {"train": "W_Q", "num_steps": 400, "label_scale": 0.3}
+    experiment = prepare(song2024.PAPER, values | changes)
+    step = 0.5 * song2024.usual_step(case_of(experiment))
+    return experiment._replace(setting=experiment.setting._replace(step_size=float(step)))
+
+
+def case_of(experiment):
+    from shoal.experiments import Case, numbers_of
+
+    numbers = numbers_of(song2024.PAPER, experiment.setting)
+    params0 = jax.tree.map(lambda w: w[0], experiment.params0)
+    return Case(experiment.setting, experiment.problem, params0, 1.0, numbers["speeds"], True)
+
+
+def judged(experiment, key="theorem_s", tamper=lambda run: run):
+    theorem = theorem_of(song2024.PAPER, key)
+    run = simulate(experiment, theorem.probes)
+    return certify(experiment, theorem, tamper(run))[0]
+
+
+def test_theorem_s_holds_and_can_fail():
+    experiment = free_of_traps()
+    certificate = judged(experiment)
+    assert verdict(certificate) == Verdict.HOLDS
+    assert len(certificate.conclusions) == 4
+    still = lambda run: run._replace(  # noqa: E731
+        probes=run.probes | {"gradient_norm_W_Q": 0 * run.probes["gradient_norm_W_Q"]}
+    )
+    assert verdict(judged(experiment, tamper=still)) == Verdict.VIOLATED
+
+
+def test_theorem_s_needs_independent_keys_softmax_and_queries_alone():
+    for changes in (
+        {"key_dim": 1},
+        {"kernel": "gaussian"},
+        {"train": "W_Q,W_K"},
+        {"dim": 5},
+        {"out_dim": 3, "value_dim": 3},  # targets off the plane of three values
+    ):
+        assert verdict(judged(free_of_traps(**changes))) == Verdict.NOT_APPLICABLE, changes
+
+
+def test_the_trap_is_outside_theorem_s():
+    experiment = prepare(
+        song2024.PAPER,
+        {"problem": "trap", "init": "trap", "train": "W_Q", "step_size": 0.1, "num_steps": 20},
+    )
+    certificate = judged(experiment)
+    failed = [h.name for h in readings(certificate)[0] if h.holds is False]
+    assert failed == ["keys are affinely independent: rank = n - 1"]
+
+
+def test_an_infimum_above_the_floor():
+    """Keys (-1, 0, 1), values (0, 1, 0): outputs stay below 1/3, the hull reaches 1."""
+    start = start_of(
+        [np.eye(3)], np.full((1, 3, 1), 2.0), [0, 0, 0], [-1, 0, 1], [0, 1, 0], [[1]], "softmax",
+        ("W_Q",),
+    )  # fmt: skip
+    U = jax.vmap(lambda x: layer.values(start.params0, x))(start.problem.X)
+    floor = float(layer.reach_floor(U[0], start.problem.y[0], box=None))
+    assert floor == pytest.approx(3 * 0.5, rel=1e-9)
+    experiment = experiment_of(start, 0.5, 200)
+    run = simulate(experiment)
+    assert float(run.risk[0].min()) == pytest.approx(3 * 25 / 18, rel=1e-9)
+    assert float(run.risk[0].min()) >= floor
+
+
+# ------------------------------------------------------------------------------- kernel regime
+
+
+def test_the_kernel_predicts_training_of_values_exactly():
+    experiment = prepare(
+        song2024.PAPER,
+        {"train": "W_V", "num_steps": 40, "num_samples": 2, "num_tokens": 3, "out_dim": 2},
+    )
+    step = float(song2024.usual_step(case_of(experiment)))
+    experiment = experiment._replace(setting=experiment.setting._replace(step_size=step))
+    theorem = theorem_of(song2024.PAPER, "kernel_regime")
+    run = simulate(experiment, theorem.probes)
+    (certificate,) = certify(experiment, theorem, run)
+    assert float(certificate.constants["Delta"]) < 1e-12
+    assert verdict(certificate) == Verdict.HOLDS
+    K = song2024.driving_kernel(case_of(experiment))(
+        jax.tree.map(lambda w: w[0], experiment.params0)
+    )
+    params = jax.tree.map(lambda w: w[0], experiment.params0)
+    A = layer.value_matrix(params, experiment.problem.X, song2024.form(experiment.setting))
+    np.testing.assert_allclose(K, A @ A.T, atol=1e-12)
