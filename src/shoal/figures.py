@@ -22,8 +22,17 @@ class Image(NamedTuple):
     values: np.ndarray  # rows downward
 
 
+class Surface(NamedTuple):
+    """Heights over a plane."""
+
+    label: str
+    x: np.ndarray  # along the columns of values
+    y: np.ndarray  # along the rows
+    values: np.ndarray
+
+
 class Panel(NamedTuple):
-    """Axes with curves or images."""
+    """Axes with curves, an image or a surface."""
 
     title: str
     x_label: str
@@ -33,6 +42,8 @@ class Panel(NamedTuple):
     log_x: bool = False
     log_y: bool = False
     points: bool = False  # markers only, where x has no order
+    surface: Surface | None = None  # as contour lines, with the curves on top
+    solid: bool = False  # the surface in three dimensions instead
 
 
 class Figure(NamedTuple):
@@ -80,6 +91,11 @@ def rows(figure: Figure) -> list[dict]:
             for (i, j), value in np.ndenumerate(image.values):
                 numbers = {"x": float(j), "y": float(i), "low": float(value), "high": float(value)}
                 found.append({"panel": panel.title, "label": image.label} | numbers)
+        if (plane := panel.surface) is not None and not panel.solid:
+            for (i, j), value in np.ndenumerate(plane.values):
+                at = {"x": float(plane.x[j]), "y": float(plane.y[i])}
+                numbers = at | {"low": float(value), "high": float(value)}
+                found.append({"panel": panel.title, "label": plane.label} | numbers)
     return found
 
 
@@ -90,7 +106,10 @@ def panel_from_json(value: dict) -> Panel:
         Curve(c["label"], *(np.array(c[k], float) for k in arrays)) for c in value["curves"]
     )
     images = tuple(Image(i["label"], np.array(i["values"], float)) for i in value["images"])
-    return Panel(**(value | {"curves": curves, "images": images}))
+    plane = value.get("surface")
+    if plane is not None:
+        plane = Surface(plane["label"], *(np.array(plane[k], float) for k in ("x", "y", "values")))
+    return Panel(**(value | {"curves": curves, "images": images, "surface": plane}))
 
 
 def figure_from_json(value: dict) -> Figure:

@@ -223,6 +223,63 @@ def reproduce(
 
 
 @app.command
+def landscape(
+    *runs: Path,
+    directions: Annotated[str, Parameter(name="--directions")] = "random",
+    blocks: Annotated[str, Parameter(name="--blocks")] = "",
+    span: Annotated[float, Parameter(name="--span")] = 1.0,
+    points: Annotated[int, Parameter(name="--points")] = 51,
+    samples: Annotated[int | None, Parameter(name="--samples")] = None,
+    seed: Annotated[int, Parameter(name="--seed")] = 0,
+    out: Annotated[Path, Parameter(name="--out")] = Path("landscape"),
+    json: _Json = False,
+) -> None:
+    """The risk on a plane around where a run ended: contour, surface, and numbers.
+
+    Several runs are shown on the same directions, those of the first. The numbers: strict local
+    minima of the grid, shares of indefinite and negative curvature, roughness, flatness, and the
+    ends of the Hessian's spectrum.
+
+    Example: shoal landscape softmax-run gaussian-run --directions random --blocks W_Q,W_K
+
+    Parameters
+    ----------
+    runs
+        Run folders, as 'shoal train --out' writes them; the first seed of each.
+    directions
+        random (rows scaled to the weights'), pca (of the first run's path, which is run again) or
+        path (from start to end, against a random one).
+    blocks
+        Parameters along which to move, e.g. W_Q,W_K; by default those that were trained.
+    span
+        How far to go, in units of the directions.
+    points
+        Points along each side of the grid.
+    samples
+        Use only so many samples of the problem: a fixed batch.
+    seed
+        Of the random directions.
+    out
+        Folder for the page, PNG, PDF, Parquet and measures.json.
+    json
+        Print the numbers as JSON.
+    """
+    from shoal.cli import landscaping
+
+    landscaping.landscape(
+        runs,
+        out,
+        kind=directions,
+        blocks=blocks,
+        span=span,
+        points=points,
+        samples=samples,
+        seed=seed,
+        as_json=json,
+    )
+
+
+@app.command
 def report(path: Path, /, *, out: _Out = None, json: _Json = False) -> None:
     """One self-contained HTML page from a run, a certificate, a reproduction or a ledger.
 

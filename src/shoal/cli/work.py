@@ -19,6 +19,7 @@ from shoal.diagnostics.data import data_report  # noqa: E402
 from shoal.diagnostics.dynamics import STATES  # noqa: E402
 from shoal.experiments import (  # noqa: E402
     ANY_METHOD,
+    ITERATES,
     Experiment,
     Paper,
     Theorem,
@@ -111,7 +112,7 @@ def _probes(experiment: Experiment, text: str, extra: tuple[str, ...] = ()) -> t
     chosen = () if text == "none" else (*(usual if text[:1] in ("", "+") else ()), *names)
     extra = tuple(name for name in extra if name in known)
     for name in chosen:
-        if name not in known:
+        if name not in (*known, ITERATES):
             msg = f"{paper.key} has no probe {name!r}; {nearest(name, known)}"
             raise InputError(msg)
     return tuple(dict.fromkeys((*chosen, *extra)))

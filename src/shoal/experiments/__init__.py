@@ -17,6 +17,7 @@ from shoal.experiments.nouns import (
 )
 from shoal.experiments.preparing import initial_params, prepare, problem_arrays, read_problem
 from shoal.experiments.running import (
+    ITERATES,
     METHODS,
     STOCHASTIC,
     allowed_step,
@@ -29,10 +30,12 @@ from shoal.experiments.running import (
     probe_names,
     require_covered,
     simulate,
+    snapshots,
 )
 
 __all__ = [
     "ANY_METHOD",
+    "ITERATES",
     "METHODS",
     "STOCHASTIC",
     "Case",
@@ -55,6 +58,7 @@ __all__ = [
     "read_problem",
     "require_covered",
     "simulate",
+    "snapshots",
     "theorem_of",
     "trained",
 ]

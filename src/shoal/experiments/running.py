@@ -79,8 +79,18 @@ def _case(setting: Any, data: Data, params0: Params, numbers: dict, *, drawn: bo
 
 
 def _chosen(paper: Paper, case: Case, names: tuple[str, ...]) -> dict[str, Probe]:
-    known = paper.probes(case)
+    known = paper.probes(case) | {ITERATES: _iterates(case.setting)}
     return {name: known[name] for name in names}
+
+
+ITERATES = "params"  # a probe of every paper: the trained blocks themselves
+
+
+def _iterates(setting: Any) -> Probe:
+    def probe(params: Params) -> dict[str, Array]:
+        return {name: getattr(params, name) for name in trees.block_names(params, trained(setting))}
+
+    return probe
 
 
 @functools.partial(jax.jit, static_argnames=(*_STATIC, "num_steps", "every"))
@@ -349,3 +359,12 @@ def probe_names(paper: Paper, setting: Any = None) -> tuple[str, ...]:
 
     jax.eval_shape(look, Problem(X, y), network.spec)
     return tuple(names)
+
+
+def snapshots(experiment: Experiment, most: int = 100) -> dict[str, Array]:
+    """The trained blocks along a run, of every seed, at no more than about ``most`` steps."""
+    setting = experiment.setting
+    steps = setting.num_steps
+    every = next(k for k in range(-(-steps // most), steps + 1) if steps % k == 0)
+    run = simulate(experiment._replace(setting=setting._replace(every=every)), (ITERATES,))
+    return {name.removeprefix(f"{ITERATES}_"): x for name, x in run.probes.items()}

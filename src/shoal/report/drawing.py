@@ -4,6 +4,8 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.figures import Figure, Panel
 from shoal.store import write_whole
 
@@ -41,16 +43,32 @@ def draw(figure: Figure) -> Any:
         for axis in axes.flat[count:]:
             axis.set_visible(False)
         images = [image.values.max() for panel in figure.panels for image in panel.images]
-        for axis, panel in zip(axes.flat, figure.panels, strict=False):
+        for k, panel in enumerate(figure.panels):
+            axis = axes.flat[k]
+            if panel.solid:
+                axis.remove()
+                axis = page.add_subplot(lines, columns, k + 1, projection="3d")
+                _solid(axis, panel)
+                continue
             _panel(page, axis, panel, max(images, default=1.0))
         page.suptitle(figure.title, fontsize=10, x=0.01, ha="left")
     return page
 
 
 def _panel(page: Any, axis: Any, panel: Panel, darkest: float) -> None:
+    from matplotlib.colors import BoundaryNorm
+
     axis.set_title(panel.title)
     axis.set_xlabel(panel.x_label)
     axis.set_ylabel(panel.y_label)
+    if panel.surface is not None:
+        axis.grid(visible=False)
+        plane = panel.surface
+        levels = _levels(plane.values)
+        even = BoundaryNorm(levels, 256)  # as many greys for the basin as for the walls
+        shown = axis.contourf(plane.x, plane.y, plane.values, levels, cmap="Greys_r", norm=even)
+        axis.contour(plane.x, plane.y, plane.values, levels=levels, colors="k", linewidths=0.3)
+        page.colorbar(shown, ax=axis, shrink=0.8, format="%.3g")
     for k, curve in enumerate(panel.curves):
         few = len(curve.x) <= 12
         colour = COLOURS[k % len(COLOURS)]
@@ -76,6 +94,26 @@ def _panel(page: Any, axis: Any, panel: Panel, darkest: float) -> None:
     if len(panel.curves) > 1:
         # below the axes, where no curve can run through it
         axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
+
+
+def _levels(values: np.ndarray) -> np.ndarray:
+    """Contour levels: by quantiles, so that neither a wall nor a basin swallows them all."""
+    finite = values[np.isfinite(values)]
+    chosen = np.unique(np.quantile(finite, np.linspace(0, 1, 14)))
+    return chosen if len(chosen) > 1 else np.array([chosen[0], np.nextafter(chosen[0], np.inf)])
+
+
+def _solid(axis: Any, panel: Panel) -> None:
+    assert panel.surface is not None
+    plane = panel.surface
+    axis.set_title(panel.title)
+    axis.set_xlabel(panel.x_label)
+    axis.set_ylabel(panel.y_label)
+    # a wall at the rim would flatten everything else: the highest tenth is cut
+    top = np.nanquantile(np.where(np.isfinite(plane.values), plane.values, np.nan), 0.9)
+    x, y = np.meshgrid(plane.x, plane.y)
+    axis.plot_surface(x, y, np.minimum(plane.values, top), cmap="Greys_r", linewidth=0.1)
+    axis.tick_params(labelsize=6)
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:

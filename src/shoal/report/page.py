@@ -35,6 +35,8 @@ def chart(panel: Panel) -> dict[str, Any]:
         "points": panel.points,
         "curves": [_curve(c) for c in panel.curves],
         "image": plain(np.asarray(panel.images[0].values)) if panel.images else None,
+        "surface": plain(panel.surface),
+        "solid": panel.solid,
     }
 
 
