@@ -235,12 +235,12 @@ def test_worker_processes_that_die_are_done_without(tmp_path, monkeypatch):
     monkeypatch.setattr(pathfinder, "_WORTH_A_PROCESS", 2)
     monkeypatch.setattr(pathfinder, "_AT_ONCE", 2)
 
-    class Broken(pathfinder.ProcessPoolExecutor):
-        def map(self, *arguments):
-            yield pathfinder._some(6, 5, 0, 2)
-            raise pathfinder.BrokenProcessPool("a worker died")
+    def broken(length, seed, start, stop):
+        if start > 0:
+            raise pathfinder.subprocess.CalledProcessError(1, "a worker died")
+        return pathfinder._some(length, seed, start, stop)
 
-    monkeypatch.setattr(pathfinder, "ProcessPoolExecutor", Broken)
+    monkeypatch.setattr(pathfinder, "_elsewhere", broken)
     with pytest.warns(RuntimeWarning, match="a worker died"):
         data = dataset(5, "easy", 5, tmp_path, processes=2)
     assert_same(data, generate(5, "easy", 5))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from shoal._typing import Array, Float, Scalar
 
 
-def softmax(scores: Float[Array, "*batch n n"]) -> Float[Array, "*batch n n"]:
+def softmax(scores: Float[Array, "*batch n m"]) -> Float[Array, "*batch n m"]:
     r"""Softmax over keys, $B_{ij} = e^{s_{ij}} / \sum_k e^{s_{ik}}$ (row maximum subtracted).
 
     >>> softmax(jnp.zeros((2, 2))).tolist()
@@ -29,14 +29,14 @@ Mask = Float[Array, " n"] | None
 """1 for a token, 0 for padding; nobody attends to padding."""
 
 
-def dot_scores(Q: Float[Array, "*h n k"], K: Float[Array, "*h n k"]) -> Float[Array, "*h n n"]:
+def dot_scores(Q: Float[Array, "*h n k"], K: Float[Array, "*h m k"]) -> Float[Array, "*h n m"]:
     r"""Scaled products, $QK^\top/\sqrt d$ with $d$ the width of queries and keys."""
     return Q @ jnp.swapaxes(K, -1, -2) / Q.shape[-1] ** 0.5
 
 
 def distance_scores(
-    Q: Float[Array, "*h n k"], K: Float[Array, "*h n k"], bandwidth: Scalar
-) -> Float[Array, "*h n n"]:
+    Q: Float[Array, "*h n k"], K: Float[Array, "*h m k"], bandwidth: Scalar
+) -> Float[Array, "*h n m"]:
     r"""Scores of a Gaussian, $-\lVert q_i-k_j\rVert^2/2\tau$.
 
     Through products, so no (n, n, d) array is formed. Rounding can make a squared distance slightly
@@ -48,7 +48,7 @@ def distance_scores(
     return scores + jax.lax.stop_gradient(jnp.minimum(scores, 0) - scores)
 
 
-def _masked(scores: Float[Array, "*h n n"], mask: Mask, away: float) -> Float[Array, "*h n n"]:
+def _masked(scores: Float[Array, "*h n m"], mask: Mask, away: float) -> Float[Array, "*h n m"]:
     if mask is None:
         return scores
     shape = (1,) * (scores.ndim - 1) + mask.shape

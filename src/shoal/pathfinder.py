@@ -28,13 +28,13 @@ import hashlib
 import io
 import itertools
 import math
-import multiprocessing
 import os
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -72,7 +72,7 @@ _REACH = 8  # pixels around the image, so that no patch needs clipping
 _SIDE = SIZE + 2 * _REACH
 _AREA = _SIDE * _SIDE
 _INSIDE = np.s_[_REACH:-_REACH, _REACH:-_REACH]
-_AT_ONCE = 50  # images per task of a worker process
+_AT_ONCE = 250  # images per worker process: starting one takes as long as drawing 50
 _WORTH_A_PROCESS = 200  # images; below this, starting processes takes longer than drawing
 
 
@@ -548,19 +548,29 @@ def _parts(length: int, seed: int, start: int, stop: int, processes: int) -> Ite
     cuts = [*range(start, stop, _AT_ONCE), stop]
     done = 0
     if processes > 1 and stop - start >= _WORTH_A_PROCESS:
-        # not fork: the parent may have threads (jax), whose locks a fork would copy
-        context = multiprocessing.get_context("spawn")
         try:
-            with ProcessPoolExecutor(processes, mp_context=context) as pool:
+            with ThreadPoolExecutor(processes) as pool:
                 n = len(cuts) - 1
-                for part in pool.map(_some, [length] * n, [seed] * n, cuts[:-1], cuts[1:]):
+                for part in pool.map(_elsewhere, [length] * n, [seed] * n, cuts[:-1], cuts[1:]):
                     done += 1
                     yield part
-        except (BrokenProcessPool, OSError) as error:  # e.g. a script without a __main__ guard
+        except (subprocess.SubprocessError, OSError, ValueError, EOFError) as error:
             msg = f"worker processes failed ({error}); going on in this one."
             warnings.warn(msg, RuntimeWarning, stacklevel=3)
     for low, high in itertools.pairwise(cuts[done:]):
         yield _some(length, seed, low, high)
+
+
+def _elsewhere(length: int, seed: int, start: int, stop: int) -> Pathfinder:
+    """`_some` in a process of its own.
+
+    Not by fork, since the parent may have threads (jax) whose locks a fork would copy, and not by
+    multiprocessing, which would run the user's script again in every worker.
+    """
+    words = [sys.executable, "-m", "shoal.pathfinder", *map(str, (length, seed, start, stop))]
+    done = subprocess.run(words, capture_output=True, check=True)
+    with np.load(io.BytesIO(done.stdout), allow_pickle=False) as arrays:
+        return Pathfinder(**{name: arrays[name] for name in Pathfinder._fields})
 
 
 def _digest(data: Pathfinder, length: int, seed: int) -> bytes:
@@ -684,3 +694,8 @@ def _histogram_accuracy(
     overall = labels[:cut].mean() >= 0.5  # where a bin is empty or tied
     guess = np.where(votes == 0, overall, votes > 0)
     return float((guess[bins[cut:]] == labels[cut:]).mean())
+
+
+if __name__ == "__main__":  # a worker: contour length, seed, first and last image
+    made = _some(*map(int, sys.argv[1:5]))
+    np.savez(sys.stdout.buffer, **made._asdict())

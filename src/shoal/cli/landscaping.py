@@ -85,7 +85,11 @@ def landscape(
     drawing.save(figure, out)
     used = list({side.experiment.paper.key: side.experiment.paper for side in sides}.values())
     head = tuple(rows[0])
-    table = ("in numbers", head, tuple(tuple(_cell(row[k]) for k in head) for row in rows))
+    table = (
+        "in numbers",
+        tuple(k.replace("_", " ") for k in head),
+        tuple(tuple(_cell(row[k]) for k in head) for row in rows),
+    )
     parts = [page.figure_section(figure)._replace(tables=(table,))]
     write_page(out / "index.html", "Landscape", said, parts, used)
     if as_json:
