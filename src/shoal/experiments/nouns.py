@@ -79,6 +79,7 @@ class Paper(NamedTuple):
     usual_step: Callable[[Case], Scalar] | None = None  # a default step, instead of the kernel's
     activations: Callable[[Any], float | None] = lambda _: None  # numbers in a step of one seed
     complete: Callable[[Any], Any] = lambda setting: setting  # fill in what follows, or refuse
+    program: Callable[[Any], Any] = lambda setting: setting  # without what only makes the data
 
 
 class Experiment(NamedTuple):

@@ -48,8 +48,9 @@ def method_of(
 _TRACED = ("step_size", "hidden_step_ratio", "num_steps", "data_seed", "label_scale")
 
 
-def _program(setting: Any) -> Any:
+def _program(paper: Paper, setting: Any) -> Any:
     """The setting with every field reset that does not change the compiled program."""
+    setting = paper.program(setting)
     defaults = type(setting)._field_defaults
     return setting._replace(**{k: defaults[k] for k in _TRACED if k in defaults})
 
@@ -148,7 +149,7 @@ def simulate(
         msg = "step_size is not set; choose one, or use default_step."
         raise InputError(msg)
     require_whole_records(setting)
-    program = _program(setting)
+    program = _program(paper, setting)
     numbers = numbers_of(paper, setting)
     common = {
         "paper": paper,
@@ -194,7 +195,7 @@ def simulate(
 def _per_start(experiment: Experiment, function: Callable[[Case], Any]) -> Any:
     """Evaluate a function of one start on every seed, one after the other, compiled once."""
     numbers = numbers_of(experiment.paper, experiment.setting)
-    program = _program(experiment.setting)
+    program = _program(experiment.paper, experiment.setting)
 
     @jax.jit
     def every(data, starts, numbers):
@@ -287,7 +288,7 @@ def certify(experiment: Experiment, theorem: Theorem, run: Trajectory) -> list[C
         msg = f"{theorem.key} needs {lacking}, not recorded; train with --probes +{lacking}."
         raise InputError(msg)
     numbers = numbers_of(experiment.paper, experiment.setting)
-    program = _program(experiment.setting)
+    program = _program(experiment.paper, experiment.setting)
 
     @jax.jit
     def every(data, starts, numbers, run):
@@ -320,7 +321,7 @@ def endings(experiment: Experiment, run: Trajectory) -> dict[str, Array] | None:
     None for a paper or a model whose lowest risk is not known.
     """
     paper, setting = experiment.paper, experiment.setting
-    program, numbers = _program(setting), numbers_of(experiment.paper, setting)
+    program, numbers = _program(paper, setting), numbers_of(experiment.paper, setting)
     data = _exact_data(experiment)
     first = jax.tree.map(lambda x: x[0], experiment.params0)
     if paper.floor(_case(program, data, first, numbers)) is None:

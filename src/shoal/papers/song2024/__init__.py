@@ -145,6 +145,23 @@ def _require_fit(setting: Any) -> None:
         raise InputError(msg)
 
 
+def program(setting: Any) -> Any:
+    """The setting without what only makes data and initial weights, so that programs are shared."""
+    words = _words(setting)
+    data_only = ["tokens", "labels", "classes", "difficulty", "init", "test_samples"]
+    data_only += ["score_scale", "value_scale", "output_scale"]
+    defaults = Setting._field_defaults
+    problem = "imdb" if words else "digits" if setting.model == "classifier" else "gaussian"
+    return setting._replace(problem=problem, **{name: defaults[name] for name in data_only})
+
+
+def _words(setting: Any) -> bool:
+    """Are the tokens of the classifier numbers of a vocabulary?"""
+    if setting.problem == "pathfinder":
+        return setting.patch == 1
+    return setting.problem in ("imdb", "rotten_tomatoes")
+
+
 def form(setting: Any) -> Form:
     """Kernel and bandwidth."""
     width = setting.key_dim if setting.model == "layer" else setting.width // setting.num_heads
@@ -161,9 +178,7 @@ def layer_sizes(setting: Any) -> architecture.Sizes:
 
 def classifier_sizes(setting: Any) -> classifier.Sizes:
     """Shapes of the classifier's weights."""
-    words = setting.problem in ("imdb", "rotten_tomatoes") or (
-        setting.problem == "pathfinder" and setting.patch == 1
-    )
+    words = _words(setting)
     return classifier.Sizes(
         rows=257 if words else setting.dim,
         vocabulary=words,
@@ -585,4 +600,11 @@ PAPER = Paper(
     usual_step=usual_step,
     activations=activations,
     complete=complete,
+    program=program,
 )
+
+# claims and figures are experiments with the paper as it stands so far
+from shoal.papers.song2024.claims import CLAIMS
+from shoal.papers.song2024.pictures import FIGURES
+
+PAPER = PAPER._replace(claims=CLAIMS, figures=FIGURES)

@@ -53,7 +53,7 @@ class Sizes(NamedTuple):
     num_heads: int
     width: int
     hidden: int
-    residual: bool = True
+    residual: Scalar | bool = True  # 1 or 0: the share of what came in that goes on
     norm: bool = True
     num_classes: int = 2
 
@@ -153,11 +153,11 @@ def layer_inputs(
         z = _norm(x, gain[0], shift[0]) if sizes.norm else x
         S, out = attended(params, z, mask, form, index)
         seen.append((S, z))
-        x = x + out if sizes.residual else out
+        x = sizes.residual * x + out
         z = _norm(x, gain[1], shift[1]) if sizes.norm else x
         hidden = jax.nn.gelu(z @ params.W_1[index] + params.b_1[index][None], approximate=False)
         out = hidden @ params.W_2[index] + params.b_2[index][None]
-        x = x + out if sizes.residual else out
+        x = sizes.residual * x + out
     return seen, x, mask
 
 

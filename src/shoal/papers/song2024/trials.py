@@ -30,6 +30,7 @@ class Plan(NamedTuple):
     num_steps: int = 2000
     num_samples: int = 4
     num_tokens: int = 4
+    points: int = 21  # along each side of a plane
     minutes: float = 0.2  # on two cores, roughly
     plant: tuple[tuple[str, Any], ...] = ()
 
