@@ -11,6 +11,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # commands that tests start share one cache of compiled programs, and leave the user's alone
 os.environ.setdefault("SHOAL_CACHE_DIR", tempfile.mkdtemp(prefix="shoal-tests-"))
+# so do the tests themselves, in all their processes: most of their time is compilation
+jax.config.update("jax_compilation_cache_dir", os.path.join(os.environ["SHOAL_CACHE_DIR"], "xla"))
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(autouse=True)

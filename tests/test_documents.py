@@ -42,12 +42,20 @@ def readme_commands():
 def test_commands_in_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = list(readme_commands())
-    assert len(commands) == 3
+    assert len(commands) == 6
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, command
     out = capsys.readouterr().out
     # the numbers shown in the README are those of the command
-    for number in ("4.193e-05", "0.01127", "0.6368", "4.583e-05", "seed 0: holds"):
+    for number in (
+        "4.193e-05",
+        "0.01127",
+        "0.6368",
+        "4.583e-05",
+        "seed 0: holds",
+        "stuck",
+        "0.01533",
+    ):
         assert number in out
         assert number in README
 

@@ -362,6 +362,7 @@ def test_lipschitz_constants_of_theorem_3_hold_on_random_pairs(kernel):
     X = start.problem.X
     inverse = jnp.linalg.inv(X[0])
 
+    @jax.jit
     def jacobian(Q):
         params = start.params0._replace(W_Q=(inverse @ Q)[None])
         return layer.query_jacobians(params, X, start.form, softmax=kernel == "softmax")[0]

@@ -12,6 +12,7 @@ from shoal import fits
 from shoal.certificates import Certificate, Verdict, verdict
 from shoal.cli import publishing, show, work
 from shoal.experiments import prepare, theorem_of
+from shoal.figures import Panel, band
 from shoal.ledger import ledger_json
 from shoal.papers import paper_of, wu2023
 from shoal.report import page, sections
@@ -44,6 +45,17 @@ CLAIMS = (
     "wu2023.attention_stays_informative",
     "wu2023.weights_freeze_early",
     "wu2023.rank_is_needed",
+    "song2024.softmax_is_trapped",
+    "song2024.keys_free_softmax",
+    "song2024.gaussian_has_traps_too",
+    "song2024.middling_scale_is_best",
+)
+TRAP = {"problem": "trap", "init": "trap", "step_size": 0.5, "num_steps": 5000, "every": 50}
+TRAPS = (  # kernel, trained blocks
+    ("softmax", "W_Q"),
+    ("gaussian", "W_Q"),
+    ("softmax", "W_Q,W_K"),
+    ("softmax", "W_V"),  # on random data instead, where theorem_1 has something to say
 )
 
 
@@ -53,7 +65,7 @@ def tour(page_path: Path, *, as_json: bool) -> None:
     out = show.console()
     results: dict[str, Any] = {}
     if not as_json:
-        out.print("[bold]shoal tour[/]: one paper, wu2023, through the whole laboratory.\n")
+        out.print("[bold]shoal tour[/]: the laboratory on its papers, wu2023 and song2024.\n")
 
     stops_done = [_run(name, SMALL | values) for name, values in STOPS]
     results["certificates"] = stops = [_stop(done) for done in stops_done]
@@ -90,28 +102,42 @@ def tour(page_path: Path, *, as_json: bool) -> None:
         drift = f"The kernel moved by {100 * digits['kernel_drift']:.1f}%"
         out.print(f"{drift}; kernel_regime: {show.coloured(Verdict(digits['verdict']))}.\n")
 
+    traps_done = [_trapped(kernel, train) for kernel, train in TRAPS]
+    results["traps"] = traps = [_trap(done) for done in traps_done]
+    if not as_json:
+        out.print(
+            "[bold]4. Stuck or slow?[/]  song2024: four tokens, one number to hit; softmax against "
+            "Gaussian attention."
+        )
+        out.print(_trap_table(traps))
+        out.print(_trap_words(traps) + "\n")
+
     entries = publishing.ledger(publishing.wanted(CLAIMS), full=False)
     kept = ledger_json(entries)
     results["claims"] = [{k: v for k, v in claim.items() if k != "panel"} for claim in kept]
     if not as_json:
-        out.print("[bold]4. Claims on trial[/] (a few; shoal claims has them all)")
+        out.print("[bold]5. Claims on trial[/] (a few; shoal claims has them all)")
         for entry in entries:
             found = entry.evidence
             colour = publishing.RULINGS[found.ruling]
             out.print(f"  [{colour}]{found.ruling}[/]  {escape(found.sentence)}")
 
-    _page(page_path, stops_done, digits_done, kept)
+    _page(page_path, stops_done, digits_done, traps_done, kept)
     results["page"] = str(page_path)
     results["seconds"] = round(time.perf_counter() - begun, 1)
     if as_json:
         work.print_json(results)
     else:
         out.print(f"\n{results['seconds']} s. All of it on one page: {page_path}", soft_wrap=True)
-        out.print("Next: shoal papers wu2023, shoal claims wu2023, shoal reproduce wu2023")
+        out.print("Next: shoal papers, shoal claims song2024, shoal reproduce wu2023")
 
 
 def _page(
-    path: Path, stops: list[work.Done], digits: work.Done, kept: list[dict[str, Any]]
+    path: Path,
+    stops: list[work.Done],
+    digits: work.Done,
+    traps: list[work.Done],
+    kept: list[dict[str, Any]],
 ) -> None:
     """The tour as a page: the widest certified run, real data, and the ledger."""
     certified = stops[2]
@@ -129,10 +155,96 @@ def _page(
         for row in map(_stop, stops)
     )
     glance = page.Section("Does the theorem apply?", verdicts=verdicts)
-    paper = paper_of("wu2023")
-    lead = "A tour of the laboratory: certificates, real data and claims, for one paper."
-    parts = [glance, *parts, sections.ledger_section(kept)]
-    publishing.write_page(path, "shoal tour", lead, parts, [paper])
+    lead = "A tour of the laboratory: certificates, real data, traps and claims, for two papers."
+    parts = [glance, *parts, *_trap_sections(traps), sections.ledger_section(kept)]
+    used = [paper_of(key) for key in ("wu2023", "song2024")]
+    publishing.write_page(path, "shoal tour", lead, parts, used)
+
+
+def _trapped(kernel: str, train: str) -> work.Done:
+    paper = paper_of("song2024")
+    values = TRAP | {"kernel": kernel, "train": train}
+    if train == "W_V":  # exact theory exists: see it hold
+        theorem = theorem_of(paper, "theorem_1")
+        values = {"kernel": kernel, "train": train, "num_steps": 200}
+        experiment, source = work.with_step(prepare(paper, values), theorem)
+        return work.execute(experiment, (), (theorem,), source)
+    return work.execute(prepare(paper, values), (), (), "given")
+
+
+def _trap(done: work.Done) -> dict[str, Any]:
+    setting, ended = done.experiment.setting, done.notes["ended"][0]
+    risk = np.asarray(done.run.risk[0])
+    verdicts = [str(verdict(found[0])) for _, found in done.theorems]
+    return {
+        "kernel": setting.kernel,
+        "train": setting.train,
+        "first_risk": risk[0],
+        "last_risk": risk[-1],
+        "state": ended["state"],
+        "gradient_norm": float(ended["gradient_norm"]),
+        "hessian_min": float(ended["hessian_min"]),
+        "verdict": verdicts[0] if verdicts else None,
+    }
+
+
+def _trap_table(rows: list[dict[str, Any]]) -> Table:
+    table = show.table("kernel", "trained", "first risk", "last risk", "at the end", "|gradient|")
+    for row in rows:
+        table.add_row(
+            row["kernel"],
+            row["train"],
+            show.number(row["first_risk"]),
+            show.number(row["last_risk"]),
+            row["state"],
+            show.number(row["gradient_norm"]),
+        )
+    return table
+
+
+def _trap_words(rows: list[dict[str, Any]]) -> str:
+    """What the table says, in words that depend on what is in it."""
+    stuck = [row for row in rows if row["state"] == "stuck"]
+    said = [
+        f"{row['kernel']} with {row['train']} sits in a strict local minimum (Hessian from "
+        f"{show.number(row['hessian_min'])})"
+        for row in stuck
+        if row["hessian_min"] > 0
+    ]
+    others = [f"{r['kernel']} with {r['train']}" for r in rows if r["state"] == "at the floor"]
+    words = f"Stuck: {'; '.join(said) or 'none'}. Solved: {'; '.join(others) or 'none'}."
+    exact = [row["verdict"] for row in rows if row["verdict"]]
+    if not exact:
+        return words
+    return (
+        f"{words}\nOnly W_V moving (random data) is a recursion that theorem_1 knows: {exact[0]}."
+    )
+
+
+def _trap_sections(traps: list[work.Done]) -> list[page.Section]:
+    rows = [_trap(done) for done in traps]
+    curves = tuple(
+        band(
+            f"{row['kernel']}, {row['train']}",
+            np.asarray(done.run.step[0]),
+            np.maximum(np.asarray(done.run.risk), 1e-30),
+        )
+        for row, done in zip(rows, traps, strict=True)
+    )
+    loss = Panel("from the same start", "step", "risk", curves, log_y=True)
+    cells = tuple(
+        (
+            f"{row['kernel']}, {row['train']}",
+            show.number(row["last_risk"]),
+            row["state"],
+            show.number(row["gradient_norm"]),
+            show.number(row["hessian_min"]),
+        )
+        for row in rows
+    )
+    head = ("side", "last risk", "at the end", "|gradient|", "Hessian from")
+    text = f"song2024: four tokens, one number to hit. {_trap_words(rows)}"
+    return [page.Section("Stuck or slow?", text, tables=(("ends", head, cells),), panels=(loss,))]
 
 
 def _run(name: str, values: dict[str, Any], extra: tuple[str, ...] = ()) -> work.Done:

@@ -163,6 +163,7 @@ def measures(values: np.ndarray, spacing: tuple[float, float]) -> dict[str, floa
         swing = [np.ptp(line, axis=1) for line in lines]
         moved = [np.sum(np.abs(np.diff(line, axis=1)), axis=1) for line in lines]
         rough = np.concatenate([m / s for m, s in zip(moved, swing, strict=True)])
+    up_and_down = np.concatenate(moved)
     finite = F[np.isfinite(F)]
     count = max(int(known.sum()), 1)
     span = np.ptp(finite) if finite.size else np.nan
@@ -171,7 +172,7 @@ def measures(values: np.ndarray, spacing: tuple[float, float]) -> dict[str, floa
         "indefinite": float((known & (low < -blur) & (high > blur)).sum() / count),
         "negative": float((known & (low < -blur) & (high <= blur)).sum() / count),
         "roughness": float(np.mean(rough[np.isfinite(rough)])) if np.isfinite(rough).any() else 1.0,
-        "total_variation": float(np.mean(np.concatenate(moved))),
+        "total_variation": float(np.mean(up_and_down[np.isfinite(up_and_down)])),
         "flat": float(np.mean(finite <= finite.min() + 0.1 * span)) if finite.size else np.nan,
         "lowest": float(finite.min()) if finite.size else np.nan,
         "highest": float(finite.max()) if finite.size else np.nan,

@@ -29,6 +29,7 @@ def _claim(
     plant: tuple[tuple[str, Any], ...],
     quick: Plan,
     *,
+    planted: Plan | None = None,
     source: str = OURS,
     setting: str = FRESH,
     **full: Any,
@@ -44,7 +45,7 @@ def _claim(
         decide=functions[1],
         quick=quick,
         full=quick._replace(**full),
-        planted=quick._replace(plant=plant),
+        planted=(planted or quick)._replace(plant=plant),
     )
 
 
@@ -81,6 +82,7 @@ CLAIMS: tuple[Claim, ...] = (
         (layer.measure_values, layer.decide_values),
         (("train", "W_V,W_K"),),
         Plan(num_seeds=4, num_steps=400),
+        planted=Plan(num_seeds=2, num_steps=50),
         source=PAPER_SAYS,
         num_seeds=10,
         num_steps=10000,
@@ -151,7 +153,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if it ends more than a decade below softmax",
         (
             functools.partial(layer.measure_mixtures, kernels=("gaussian", "softmax"), row_sum=0.6),
-            functools.partial(layer.decide_below, favoured="Gaussian", other="softmax", by=1.0),
+            functools.partial(layer.decide_below, favoured="The Gaussian", other="softmax", by=1.0),
         ),
         (("row_sum", 1.0),),
         _MIX,
@@ -164,7 +166,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if softmax ends more than a decade below the Gaussian",
         (
             functools.partial(layer.measure_mixtures, kernels=("softmax", "gaussian"), row_sum=1.0),
-            functools.partial(layer.decide_below, favoured="softmax", other="the Gaussian", by=1.0),
+            functools.partial(layer.decide_below, favoured="Softmax", other="the Gaussian", by=1.0),
         ),
         (("row_sum", 0.6),),
         _MIX,
@@ -231,6 +233,7 @@ CLAIMS: tuple[Claim, ...] = (
         (real.measure_landscape, real.decide_minima),
         (("kernels", ("softmax", "softmax")),),
         _PLANES,
+        planted=_PLANES._replace(num_seeds=2, num_steps=10, num_samples=20, points=7),
         source=PAPER_SAYS,
         setting=ONE_DATA_SET,
         num_seeds=20,
@@ -243,6 +246,7 @@ CLAIMS: tuple[Claim, ...] = (
         (real.measure_landscape, real.decide_roughness),
         (("kernels", ("softmax", "softmax")),),
         _PLANES,
+        planted=_PLANES._replace(num_seeds=2, num_steps=10, num_samples=20, points=7),
         source=PAPER_SAYS,
         setting=ONE_DATA_SET,
         num_seeds=20,
@@ -260,6 +264,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             _SLOW,
             quick,
+            planted=_DIGITS,
             source=PAPER_SAYS if problem in ("imdb", "pathfinder") else OURS,
             setting=ONE_DATA_SET,
             **full,

@@ -241,7 +241,9 @@ def decide_depth(found: Measurement) -> Evidence:
                 f"{'residual' if side == 'with' else 'no residual'}, "
                 f"{'norm' if norm == 'norm' else 'no norm'}",
                 layers,
-                np.stack([found[f"{side}_{norm}_{k}"] for k in (1, 2, 3)], axis=1),
+                np.maximum(
+                    np.stack([found[f"{side}_{norm}_{k}"] for k in (1, 2, 3)], axis=1), 1e-20
+                ),
                 positive=True,
             )
             for side in ("with", "without")

@@ -187,9 +187,10 @@ def decide_bytes(found: Measurement) -> Evidence:
     """The rank falls short although the dimension suffices."""
     interval = mean_interval(1 - found["rank"])
     sentence = (
-        "With dim = samples x tokens, {mean:.0%} [{low:.0%}, {high:.0%}] of the rank is missing: "
-        "embeddings that add a byte and a position repeat themselves."
+        "With dim = samples x tokens, {mean:.0%} [{low:.0%}, {high:.0%}] of the rank is missing."
     )
+    if interval.low > 0.05:
+        sentence += " Embeddings that add a byte and a position repeat themselves."
     return evidence(
         interval,
         "share of the rank that is missing",
@@ -350,9 +351,11 @@ def decide_below(found: Measurement, *, favoured: str, other: str, by: float) ->
     """The first kernel ends below the second by ``by`` decades."""
     gap = _log10(found["risk_1"]) - _log10(found["risk_0"])
     interval = mean_interval(gap)
+    where = "below" if interval.mean >= 0 else "above"
     sentence = (
-        f"The {favoured} ends {{mean:.2f}} [{{low:.2f}}, {{high:.2f}}] decades below {other} "
-        f"(medians {np.median(found['risk_0']):.2g} and {np.median(found['risk_1']):.2g})."
+        f"{favoured} ends {abs(interval.mean):.2f} decades {where} {other} "
+        "(95%: {low:.2f} to {high:.2f} below; "
+        f"medians {np.median(found['risk_0']):.2g} and {np.median(found['risk_1']):.2g})."
     )
     panel = _points(
         "final risks",

@@ -39,10 +39,11 @@ def trap(full: bool) -> Figure:
     curves = []
     for name in KERNELS:
         S = attention.KERNELS[name](jnp.asarray(q)[:, None], K, 1.0)
-        curves.append(_line(name, q, np.asarray(0.5 * (S @ v - data.TRAP_TARGET) ** 2)))
-    risk = Panel("risk of one row", "query", "risk", tuple(curves))
+        risk = np.asarray(0.5 * (S @ v - data.TRAP_TARGET) ** 2)
+        curves.append(_line(name, q, np.maximum(risk, 1e-6)))
+    risk_panel = Panel("risk of one row", "query", "risk", tuple(curves), log_y=True)
     plan = _plan("softmax_is_trapped", full)
-    panels = [risk]
+    panels = [risk_panel]
     for title, train, step in (
         ("only W_Q moves", "W_Q", 0.5),
         ("W_Q and W_K move", "W_Q,W_K", 0.2),
@@ -86,7 +87,7 @@ def row_sums(full: bool) -> Figure:
         "Only W_Q moves; three samples of three tokens, three outputs, dim 12, step 0.02, "
         f"{plan.num_seeds} problems (median, quartiles). Targets mix the values with weights that "
         "sum to 0.6 or to 1. Normalised kernels cannot go below the floor of the convex hull; "
-        "inside the hull softmax is the better one."
+        "inside the hull softmax is the better one. A kernel without a curve diverged at this step."
     )
     return Figure("row_sums", "Expressivity floor against optimisation", caption, tuple(panels))
 
@@ -105,13 +106,13 @@ def census(full: bool) -> Figure:
                 for teacher in KERNELS
             ]  # fmt: skip
             curves.append(_line(f"{student} student", np.arange(4.0), np.array(shares)))
-        label = "v > 0: softmax, gaussian teacher; any v: softmax, gaussian"
         title = f"key width {key_dim}"
-        panels.append(Panel(title, label, "% of rows above 1e-4", tuple(curves), points=True))
+        panels.append(Panel(title, "case", "% of rows above 1e-4", tuple(curves), points=True))
     caption = (
         f"{rows} random rows of six tokens each, labels from a teacher's query, one query trained "
-        "with step 0.3 for 8000 steps. The Gaussian is not free of traps either; with a Gaussian "
-        "teacher most failures of softmax are of expressivity."
+        "with step 0.3 for 8000 steps. Cases: 0 and 1 have positive values and a softmax or a "
+        "Gaussian teacher, 2 and 3 values of both signs. The Gaussian is not free of traps "
+        "either; with a Gaussian teacher most failures of softmax are of expressivity."
     )
     return Figure("census", "How often one query gets stuck", caption, tuple(panels))
 
