@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.experiments import Experiment, Paper, kernel_predictions
+from shoal.experiments import Experiment, Paper, has_kernel, kernel_predictions
 from shoal.figures import Image, Panel, band, panel_from_json
 from shoal.report.page import Section, thinned
 from shoal.training import Trajectory
@@ -92,22 +92,26 @@ def loss_panel(experiment: Experiment, run: Trajectory, theorems: list[dict[str,
         ]
         if bounds:
             curves.append(band(f"bound of {theorem['theorem']}", steps, np.array(bounds)))
-    if experiment.setting.method == "gd":
+    if experiment.setting.method == "gd" and has_kernel(experiment):
         predicted = np.asarray(kernel_predictions(experiment, run.step[0]))
         curves.append(band("predicted by the initial kernel", steps, predicted, positive=True))
     return Panel("loss, with what was promised", "step", "risk", tuple(curves), log_y=True)
 
 
 def _bound(key: str, result: dict[str, Any], run: Trajectory) -> np.ndarray | None:
+    """The bound on the risk: a first risk (or residual), a floor, and a rate."""
     rate, constants = result["predicted_rate"], result["constants"]
-    if result["verdict"] == "not applicable" or rate is None or constants.get("E_0") is None:
+    if result["verdict"] == "not applicable" or rate is None or key == "kernel_regime":
         return None
-    steps, start = np.asarray(run.step[0], float), constants["E_0"] ** 2 / 2
-    if key == "theorem_a":
-        return start * (1 - rate) ** steps
-    if key == "theorem_b":
-        return start * np.exp(-rate * constants["time step"] * steps)
-    return None
+    start, residual = constants.get("F_0"), constants.get("E_0")
+    if start is None and residual is None:
+        return None
+    first = residual**2 / 2 if start is None else start
+    floor = constants.get("F_star") or 0.0
+    steps = np.asarray(run.step[0], float)
+    if "time step" in constants:  # a flow: the rate is per unit of time
+        return first * np.exp(-rate * constants["time step"] * steps)
+    return floor + (first - floor) * (1 - rate) ** steps
 
 
 def _probe_panels(run: Trajectory) -> tuple[Panel, ...]:
@@ -115,8 +119,10 @@ def _probe_panels(run: Trajectory) -> tuple[Panel, ...]:
     steps = np.asarray(run.step[0])
     scalar = {k: np.asarray(v, float) for k, v in run.probes.items() if np.ndim(v) == 2}
     groups: dict[str, list[str]] = {}
+    # longest first, so that `last_gain` is not taken for `gain`
+    blocks = sorted((f"_{name}" for name in run.params._fields), key=len, reverse=True)
     for name in scalar:
-        for block in ("_W_Q", "_W_K", "_W_V", "_w_O"):
+        for block in blocks:
             if name.endswith(block):
                 groups.setdefault(name.removesuffix(block), []).append(name)
                 break
