@@ -103,3 +103,15 @@ def within(found: Interval, low: float, high: float) -> Ruling:
     if found.high < low or found.low > high:
         return Ruling.CONTRADICTED
     return Ruling.INCONCLUSIVE
+
+
+def evidence(
+    found: Interval, meaning: str, runs: int, ruling: Ruling, sentence: str, panel: Panel | None
+) -> Evidence:
+    """Evidence whose sentence quotes the interval."""
+    if np.isnan(found.low):
+        sentence += " Too few runs ended with numbers to decide."
+    elif ruling == Ruling.INCONCLUSIVE:
+        sentence += " The interval reaches across the rule's limit: these seeds do not decide."
+    said = sentence.format(mean=found.mean, low=found.low, high=found.high, ruling=ruling)
+    return Evidence(found.mean, found.low, found.high, meaning, runs, ruling, said, panel)

@@ -73,6 +73,7 @@ class Setting(NamedTuple):
     width: Count = 64
     hidden: Count = 128
     positions: Count = 1024  # length of the table of positions
+    embedding_scale: Positive = 0.02  # of tokens and positions at the start, as in Skyformer
     residual: Literal["both", "none"] = "both"
     norm: bool = True  # layer norm before each part
     # training
@@ -149,7 +150,7 @@ def program(setting: Any) -> Any:
     """The setting without what only makes data and initial weights, so that programs are shared."""
     words = _words(setting)
     data_only = ["tokens", "labels", "classes", "difficulty", "init", "test_samples"]
-    data_only += ["score_scale", "value_scale", "output_scale"]
+    data_only += ["score_scale", "value_scale", "output_scale", "embedding_scale"]
     defaults = Setting._field_defaults
     problem = "imdb" if words else "digits" if setting.model == "classifier" else "gaussian"
     return setting._replace(problem=problem, **{name: defaults[name] for name in data_only})
@@ -225,7 +226,13 @@ def init(setting: Any) -> Init:
     """Gaussian weights; query and key weights may be tied; or the trap."""
     if setting.model == "classifier":
         return lambda key, spec: _tied(
-            classifier.initial(key, spec, score_scale=setting.score_scale), setting
+            classifier.initial(
+                key,
+                spec,
+                score_scale=setting.score_scale,
+                embedding_scale=setting.embedding_scale,
+            ),
+            setting,
         )
 
     def draw(key: PRNGKeyArray, spec: Weights) -> Weights:

@@ -10,7 +10,7 @@ import numpy as np
 from shoal import trees
 from shoal._typing import Callable
 from shoal.attention import KERNELS as KERNELS_BY_NAME
-from shoal.claims import Evidence, Measurement, above, mean_interval
+from shoal.claims import Evidence, Measurement, above, evidence, mean_interval
 from shoal.diagnostics import landscape as land
 from shoal.experiments import Experiment, prepare, simulate
 from shoal.figures import Panel, band
@@ -18,7 +18,7 @@ from shoal.models import empirical_risk
 from shoal.papers import song2024
 from shoal.papers.song2024 import classifier, trials
 from shoal.papers.song2024.layer import Form
-from shoal.papers.song2024.trials import Plan, evidence
+from shoal.papers.song2024.trials import Plan
 
 KERNELS = ("softmax", "gaussian")
 STEPS = {"sgd": (0.03, 0.1, 0.3), "adam": (3e-4, 1e-3, 3e-3)}

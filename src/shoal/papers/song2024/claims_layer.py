@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.claims import Evidence, Measurement, Ruling, above, mean_interval, within
+from shoal.claims import Evidence, Measurement, Ruling, above, evidence, mean_interval, within
 from shoal.experiments import (
     Case,
     Experiment,
@@ -18,7 +18,7 @@ from shoal.experiments import (
 from shoal.figures import Panel, band
 from shoal.papers import song2024
 from shoal.papers.song2024 import theorems, trials
-from shoal.papers.song2024.trials import SCALES, Plan, evidence
+from shoal.papers.song2024.trials import SCALES, Plan
 
 TINY = 1e-24  # risks below this are rounding; logarithms stop here
 

@@ -92,17 +92,20 @@ def shapes(sizes: Sizes) -> Weights:
     return Weights(**spec)
 
 
-def initial(key: PRNGKeyArray, spec: Weights, *, score_scale: Scalar = 1.0) -> Weights:
+def initial(
+    key: PRNGKeyArray, spec: Weights, *, score_scale: Scalar = 1.0, embedding_scale: Scalar = 0.02
+) -> Weights:
     """Tables of standard deviation 0.02, matrices of variance 1 / (3 fan_in) as in PyTorch.
 
-    ``score_scale`` multiplies query and key weights. Biases start at zero, gains at one.
+    ``score_scale`` multiplies query and key weights. Biases start at zero, gains at one. With small
+    tables the first attention output, nearly the same for all tokens, drowns what tells them apart.
     """
     keys = jax.random.split(key, len(spec))
 
     def draw(name: str, key: PRNGKeyArray, block: Any) -> Array:
         noise = jax.random.normal(key, block.shape, block.dtype)
         if name in ("E", "P"):
-            return 0.02 * noise
+            return embedding_scale * noise
         if name.endswith("gain"):
             return jnp.ones(block.shape, block.dtype)
         if not name.startswith("W"):

@@ -8,11 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import attention
-from shoal._typing import Array, Callable
-from shoal.claims import Evidence, Interval, Ruling
+from shoal._typing import Array
 from shoal.diagnostics.dynamics import curvature
 from shoal.experiments import prepare, simulate
-from shoal.figures import Panel
 from shoal.losses import half_sum_of_squares
 from shoal.methods import gradient_descent
 from shoal.models import empirical_risk
@@ -256,18 +254,3 @@ def classified(num_seeds: int, **values: Any) -> dict[str, np.ndarray]:
     """Train the classifier for every seed; curves on held-out data (each run only once)."""
     values = {"model": "classifier"} | values
     return _classified(tuple(sorted(values.items())), num_seeds)
-
-
-def evidence(
-    found: Interval, meaning: str, runs: int, ruling: Ruling, sentence: str, panel: Panel | None
-) -> Evidence:
-    """Evidence whose sentence quotes the interval."""
-    if np.isnan(found.low):
-        sentence += " Too few runs ended with numbers to decide."
-    elif ruling == Ruling.INCONCLUSIVE:
-        sentence += " The interval reaches across the rule's limit: these seeds do not decide."
-    said = sentence.format(mean=found.mean, low=found.low, high=found.high)
-    return Evidence(found.mean, found.low, found.high, meaning, runs, ruling, said, panel)
-
-
-Measure = Callable[[Plan], dict[str, np.ndarray]]

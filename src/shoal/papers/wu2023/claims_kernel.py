@@ -8,14 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import inits, problems
-from shoal.claims import Evidence, Interval, Measurement, Ruling, above, mean_interval, within
+from shoal.claims import (
+    Evidence,
+    Interval,
+    Measurement,
+    Ruling,
+    above,
+    evidence,
+    mean_interval,
+    within,
+)
 from shoal.figures import Panel, band
 from shoal.methods import gradient_descent
 from shoal.models import empirical_risk
 from shoal.papers import wu2023
 from shoal.papers.wu2023 import theorems
 from shoal.papers.wu2023.encoder import Scales, Weights, attention, encoder, tangent_kernels
-from shoal.papers.wu2023.trials import FULL, Plan, evidence, experiment_of, slopes, trained
+from shoal.papers.wu2023.trials import FULL, Plan, experiment_of, slopes, trained
 from shoal.problems import Problem
 from shoal.training import run
 

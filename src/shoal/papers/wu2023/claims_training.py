@@ -7,7 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.claims import Evidence, Interval, Measurement, Ruling, above, mean_interval, within
+from shoal.claims import (
+    Evidence,
+    Interval,
+    Measurement,
+    Ruling,
+    above,
+    evidence,
+    mean_interval,
+    within,
+)
 from shoal.experiments import default_step
 from shoal.figures import Panel, band
 from shoal.methods import gradient_descent
@@ -17,7 +26,6 @@ from shoal.papers.wu2023.encoder import Weights
 from shoal.papers.wu2023.trials import (
     Plan,
     curve_panel,
-    evidence,
     experiment_of,
     slopes,
     suitable_step,

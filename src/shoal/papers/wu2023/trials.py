@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.claims import Evidence, Interval, Ruling
 from shoal.experiments import Experiment, default_step, prepare, simulate
 from shoal.figures import Panel, band
 from shoal.papers import wu2023
@@ -110,15 +109,3 @@ def curve_panel(title: str, curves: list[tuple[str, np.ndarray]]) -> Panel:
 def slopes(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Slope of each seed's line: y has shape (points, seeds)."""
     return np.polyfit(x, y, 1)[0]
-
-
-def evidence(
-    found: Interval, meaning: str, runs: int, ruling: Ruling, sentence: str, panel: Panel | None
-) -> Evidence:
-    """Evidence whose sentence quotes the interval."""
-    if np.isnan(found.low):
-        sentence += " Too few runs ended with numbers to decide."
-    elif ruling == Ruling.INCONCLUSIVE:
-        sentence += " The interval reaches across the rule's limit: these seeds do not decide."
-    said = sentence.format(mean=found.mean, low=found.low, high=found.high, ruling=ruling)
-    return Evidence(found.mean, found.low, found.high, meaning, runs, ruling, said, panel)
