@@ -35,6 +35,20 @@ def test_equal_samples_are_a_point_and_nonsense_is_inconclusive():
     assert above(mean_interval(np.array([1.0])), 0.0) == Ruling.INCONCLUSIVE
 
 
+def test_a_tie_is_not_ahead():
+    assert above(Interval(0.0, 0.0, 0.0), 0.0) == Ruling.CONTRADICTED
+    from shoal.papers.song2024.claims_classifier import decide_real
+
+    half = np.full((3, 6), 0.5)
+    sides = {f"{k}_{what}": half for k in ("softmax", "gaussian") for what in ("accuracy", "loss")}
+    found = sides | {"softmax_step": 0.1, "gaussian_step": 0.1, "step": np.arange(6)}
+    assert decide_real(found).ruling == Ruling.INCONCLUSIVE
+    better = found | {"gaussian_accuracy": half + np.array([[0.3], [0.31], [0.32]])}
+    assert decide_real(better).ruling == Ruling.SUPPORTED
+    lost = better | {"softmax_accuracy": np.full((3, 6), np.nan)}
+    assert decide_real(lost).ruling == Ruling.INCONCLUSIVE
+
+
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [

@@ -220,7 +220,7 @@ def bad_files(tmp_path):
         ("train wu2023 --set wdith=3", "did you mean 'width'"),
         ("train wu2023 --set width=many", "valid integer"),
         ("train wu2023 --set width=0", "greater than or equal to 1"),
-        ("train wu2023 --set init=lecunn", "expected 'lecun'"),
+        ("train wu2023 --set init=lecunn", "did you mean 'lecun'"),
         ("train wu2023 --set train=W_X", "no parameter is called 'W_X'"),
         ("train wu2023 --data nan.npz", "NaN"),
         ("train wu2023 --data short.npz", "expected (3,)"),

@@ -159,6 +159,10 @@ def test_the_middle_of_the_plane_is_the_end_of_the_run(runs, tmp_path):
         (["{softmax}", "{wu}"], "the same directions must fit"),
         (["{softmax}", "--points", "1"], "3 to 501"),
         (["{softmax}", "--span", "0"], "span above 0"),
+        (["{softmax}", "--samples", "0"], "1 or more"),
+        (["{softmax}", "--seed", "-1"], "0 .. 2**31 - 1"),
+        (["{softmax}", "--seed", "99999999999999999999"], "0 .. 2**31 - 1"),
+        (["{softmax}", "--directions", "path", "--blocks", "W_V"], "did not move"),
         (["{softmax}", "--directions", "pca", "--blocks", "W_V"], "did not move"),
     ],
 )

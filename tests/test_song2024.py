@@ -314,6 +314,36 @@ def test_stochastic_training_of_the_classifier_learns_digits(method):
     assert not (run.risk[0] == run.risk[1]).all()
 
 
+def test_a_diverged_classifier_is_not_half_right():
+    from shoal.losses import accuracy
+
+    assert np.isnan(float(accuracy(jnp.full((4, 2), jnp.nan), jnp.array([0.0, 1.0, 0.0, 1.0]))))
+
+
+@pytest.mark.parametrize(
+    ("problem", "X", "y", "hint"),
+    [
+        ("digits", np.ones((3, 8, 8)), [0, 1, 7], "class numbers 0 and 1"),
+        ("digits", np.ones((3, 8, 8)), [-1, 1, 1], "class numbers 0 and 1"),
+        ("imdb", np.full((2, 5, 1), 300), [0, 1], "tokens are whole numbers"),
+        ("imdb", np.full((2, 5, 1), -1), [0, 1], "tokens are whole numbers"),
+        ("imdb", np.full((2, 5, 1), 1.5), [0, 1], "tokens are whole numbers"),
+        ("imdb", np.ones((2, 5, 3)), [0, 1], "tokens are whole numbers"),
+    ],
+)
+def test_data_that_the_classifier_does_not_know_are_refused(tmp_path, problem, X, y, hint):
+    np.savez(tmp_path / "F.npz", X=X, y=np.array(y, float))
+    with pytest.raises(InputError, match=hint):
+        prepare(
+            song2024.PAPER, {"model": "classifier", "problem": problem}, data=tmp_path / "F.npz"
+        )
+
+
+def test_a_diverged_run_is_not_called_slow():
+    experiment = trapped("softmax", train="W_Q,W_V", step_size=1e4, num_steps=100)
+    assert STATES[int(endings(experiment, simulate(experiment))["state"][0])] == "diverged"
+
+
 def test_predictions_in_pieces_equal_those_at_once():
     from shoal.models import predict
 
@@ -340,6 +370,7 @@ def test_predictions_in_pieces_equal_those_at_once():
         ({"batch_size": 4}, "use sgd or adam"),
         ({"method": "sgd", "batch_size": 9}, "between 1 and num_samples=4"),
         ({"problem": "pathfinder", "patch": 5}, "does not divide"),
+        ({"problem": "pathfinder", "patch": 64}, "does not divide"),
         ({"problem": "pathfinder", "difficulty": "hart"}, "did you mean 'hard'"),
         ({"init": "trap"}, "dim=4"),
         ({"problem": "digits", "classes": "3,3"}, "two different labels"),

@@ -425,6 +425,40 @@ def test_theorem_s_needs_independent_keys_softmax_and_queries_alone():
         assert verdict(judged(free_of_traps(**changes))) == Verdict.NOT_APPLICABLE, changes
 
 
+@pytest.mark.parametrize("what", ["first", "rise", "gradient"])
+def test_theorem_s_notices_a_tampered_run(what):
+    def bent(run):
+        if what == "first":
+            return run._replace(risk=run.risk.at[0, 0].multiply(2.0))
+        if what == "rise":
+            return run._replace(risk=run.risk.at[0, 15].multiply(1.1))
+        return bent_probe(run, "gradient_norm_W_Q", 1e-6)
+
+    assert verdict(judged(free_of_traps(), tamper=bent)) == Verdict.VIOLATED
+
+
+def line_of_values(off):
+    """Two tokens, values on a line, targets off that line by a little."""
+    X, Y = [np.eye(2)], [[[0.4, off], [0.6, off]]]
+    W_K, W_V = [[1.0, 0.0], [-1.0, 0.5]], [[0.0, 0.0], [1.0, 0.0]]
+    return start_of(X, Y, np.zeros((2, 2)), W_K, W_V, np.eye(2), "softmax", ("W_Q",))
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-11, 1e-10, 5e-10])
+def test_targets_rounded_off_the_hull_do_not_refute_theorem_s(off):
+    certificate, _ = confronted(line_of_values(off), "theorem_s", 0.5, 400)
+    assert verdict(certificate) in (Verdict.HOLDS, Verdict.UNRESOLVED)
+    certificate, _ = confronted(line_of_values(1e-6), "theorem_s", 0.5, 5)
+    assert verdict(certificate) == Verdict.NOT_APPLICABLE
+
+
+def test_one_token_leaves_nothing_to_turn():
+    start = start_of([[[2.0]]], [[[6.0]]], [1.0], [1.0], [3.0], [[1.0]], "softmax", ("W_Q",))
+    assert float(theorems.query_constants(start)["s_0"]) == 0.0
+    certificate, _ = confronted(start, "theorem_s", 0.1, 3)
+    assert verdict(certificate) != Verdict.VIOLATED
+
+
 def test_the_trap_is_outside_theorem_s():
     experiment = prepare(
         song2024.PAPER,

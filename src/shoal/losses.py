@@ -30,5 +30,9 @@ def cross_entropy(
 
 
 def accuracy(scores: Float[Array, "N classes"], classes: Float[Array, " N"]) -> Float[Array, ""]:
-    """Share of samples whose highest score is that of their class."""
-    return jnp.mean(jnp.argmax(scores, axis=1) == classes.astype(int), dtype=scores.dtype)
+    """Share of samples whose highest score is that of their class; NaN where scores are not finite.
+
+    The largest of nothing but NaN would be class 0, and a diverged model right half of the time.
+    """
+    right = jnp.mean(jnp.argmax(scores, axis=1) == classes.astype(int), dtype=scores.dtype)
+    return jnp.where(jnp.all(jnp.isfinite(scores)), right, jnp.nan)

@@ -78,7 +78,7 @@ def split(
     wanted = num_train + num_test
     room = 2 * min(len(pool) for pool in pools)
     if wanted > room:
-        msg = f"{num_train} samples and {num_test} held out, but there are only {room} texts."
+        msg = f"{num_train} samples and {num_test} held out, but there are only {room} samples."
         raise InputError(msg)
     # alternating labels, so that any prefix is balanced; the training part is shuffled afterwards
     mixed = np.stack([pool[: room // 2] for pool in pools], axis=1).ravel()

@@ -25,7 +25,7 @@ import shoal
 from shoal import settings, trees
 from shoal.certificates import Certificate, Reading, readings, verdict
 from shoal.errors import InputError, nearest
-from shoal.experiments import Experiment, Paper, problem_arrays, read_problem
+from shoal.experiments import Experiment, Paper, check_problem, problem_arrays, read_problem
 from shoal.files import read_npz
 from shoal.training import Trajectory
 
@@ -258,6 +258,10 @@ def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajec
     shape = (setting.num_samples, setting.num_tokens, setting.dim)
     if problem.X.shape != shape:
         msg = f"problem.npz: X has shape {problem.X.shape}, but run.json says {shape}."
+        raise InputError(msg)
+    check_problem(paper, setting, problem, held_out)
+    if problem.y.ndim == 3 and problem.y.shape[2] != setting.out_dim:
+        msg = f"problem.npz: Y has {problem.y.shape[2]} outputs, not {setting.out_dim}."
         raise InputError(msg)
     spec = paper.model(setting).spec
 

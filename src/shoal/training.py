@@ -96,6 +96,21 @@ def record(risk: Risk, probes: Mapping[str, Probe] | None, params: Params) -> di
     return seen
 
 
+def spacing(num_steps: int, records: int) -> int:
+    """How many steps between records, to divide a run into about so many.
+
+    The smallest divisor that leaves no more; where that leaves far fewer (the steps are prime, or
+    nearly), the largest that leaves more.
+
+    >>> spacing(1000, 20), spacing(2003, 200)
+    (50, 1)
+    """
+    least = -(-num_steps // records)
+    fits = [k for k in range(1, num_steps + 1) if num_steps % k == 0]
+    fewer = min(k for k in fits if k >= least)
+    return fewer if fewer <= 10 * least else max(k for k in fits if k <= least)
+
+
 def run(
     method: Method,
     risk: Risk,

@@ -35,7 +35,7 @@ class Start:
     set: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None
     "A setting as name=value; may be repeated. 'shoal papers PAPER' lists names and defaults."
     data: Annotated[Path | None, Parameter(name="--data")] = None
-    "Your own problem: an .npz file with X (samples, tokens, dim) and y (samples,)."
+    "Your own problem: .npz with X (samples, tokens, dim) and y (samples,), or Y with token rows."
     params: Annotated[Path | None, Parameter(name="--params")] = None
     "Your own initial weights: an .npz file with the paper's arrays, maybe a leading axis of seeds."
     seeds: Annotated[str, Parameter(name="--seeds")] = "0"

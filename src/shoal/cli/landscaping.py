@@ -65,10 +65,17 @@ def landscape(
     if not 0 < span < 1e6 or not 3 <= points <= 501:
         msg = f"--span {span} --points {points}: expected a span above 0 and 3 to 501 points."
         raise InputError(msg)
+    if not 0 <= seed < 2**31 or (samples is not None and samples < 1):
+        msg = f"--seed {seed} --samples {samples}: expected 0 .. 2**31 - 1, and 1 or more."
+        raise InputError(msg)
     if not folders:
         msg = "shoal landscape needs one or more run folders; make one with shoal train --out."
         raise InputError(msg)
     sides = [Side(str(folder), *store.load_run(folder, PAPERS)) for folder in folders]
+    for side in sides:
+        if not all(np.isfinite(w).all() for w in jax.tree.leaves(side.end)):
+            msg = f"{side.name} diverged: around its end there is nothing to see."
+            raise InputError(msg)
     names = _common_blocks(sides, blocks)
     directions, path, said = _directions(sides[0], kind, names, seed)
     grid = jnp.linspace(-span, span, points)
@@ -141,6 +148,10 @@ def _directions(side: Side, kind: str, names: tuple[str, ...], seed: int) -> tup
         said = f"Random directions in {blocks}, rows scaled to those of the first run's weights."
         return land.random_directions(key, side.end, names), None, said
     if kind == "path":
+        still = [n for n in names if bool((getattr(side.start, n) == getattr(side.end, n)).all())]
+        if len(still) == len(names):
+            msg = f"{', '.join(still)} did not move in {side.name}; choose other --blocks."
+            raise InputError(msg)
         said = f"From start (-1) to end (0) of the first run in {blocks}, against a random one."
         return land.path_directions(key, side.start, side.end, names), None, said
     seen = snapshots(side.experiment)

@@ -115,7 +115,7 @@ def curvature(
     return probe
 
 
-STATES = ("at the floor", "slow", "stuck", "at a saddle")
+STATES = ("at the floor", "slow", "stuck", "at a saddle", "diverged")
 """What `stationarity` tells apart, by number."""
 
 
@@ -132,8 +132,9 @@ def stationarity(
     the start. The ``state`` is a number into `STATES`. At the floor: $\ell-\ell^*\le10^{-6}$ of
     the scale. Stationary: the gradient is so small that the PL ratio
     $\lVert\nabla\ell\rVert^2/2(\ell-\ell^*)$ is below $10^{-12}$ of the largest curvature, so no
-    patience helps; then *stuck* if the Hessian has no negative eigenvalue, else at a saddle.
-    Anything else is slow.
+    patience helps; then *stuck* if the Hessian has no negative eigenvalue, else at a saddle. Stuck
+    also if the Hessian is positive and a Newton step, $\lVert\nabla\ell\rVert^2/2\lambda_{\min}$,
+    would gain less than $10^{-6}$ of the way down. Anything else is slow.
     """
 
     def probe(params: Params) -> dict[str, Array]:
@@ -147,7 +148,11 @@ def stationarity(
         above = value - lowest
         still = g**2 <= 1e-12 * steepest * 2 * jnp.maximum(above, 0)
         dips = ends["min"] < -1e-9 * steepest
-        state = jnp.where(above <= 1e-6 * scale, 0, jnp.where(~still, 1, jnp.where(dips, 3, 2)))
+        low = ends["min"]
+        beside = (low > 0) & (g**2 <= 2 * low * 1e-6 * above)
+        state = jnp.where(still | beside, jnp.where(dips, 3, 2), 1)
+        state = jnp.where(above <= 1e-6 * scale, 0, state)
+        state = jnp.where(jnp.isfinite(value) & jnp.isfinite(g), state, 4)
         return {
             "gradient_norm": g,
             "hessian_min": ends["min"],

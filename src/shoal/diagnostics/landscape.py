@@ -128,7 +128,7 @@ def plane(
 def measures(values: np.ndarray, spacing: tuple[float, float]) -> dict[str, float]:
     r"""A plane in numbers; points that are not finite do not count.
 
-    ``local_minima``: points strictly below all eight neighbours. ``indefinite``,
+    ``local_minima``: points below all eight neighbours by more than rounding. ``indefinite``,
     ``negative``: shares of inner points whose 2 x 2 Hessian (finite differences) has eigenvalues of
     both signs, or none above zero. ``roughness``: total variation along the lines of the grid over
     the range of each line, averaged: 1 for monotone lines, at most 2 for bowls, more for hills.
@@ -149,7 +149,8 @@ def measures(values: np.ndarray, spacing: tuple[float, float]) -> dict[str, floa
         if (i, j) != (0, 0)
     ]
     with np.errstate(invalid="ignore", over="ignore"):
-        lowest = np.logical_and.reduce([inner < other for other in around])
+        dust = 64 * np.finfo(float).eps * np.abs(inner)
+        lowest = np.logical_and.reduce([inner + dust < other for other in around])
         h, k = spacing
         xx = (F[2:, 1:-1] - 2 * inner + F[:-2, 1:-1]) / h**2
         yy = (F[1:-1, 2:] - 2 * inner + F[1:-1, :-2]) / k**2

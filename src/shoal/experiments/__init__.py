@@ -15,7 +15,13 @@ from shoal.experiments.nouns import (
     theorem_of,
     trained,
 )
-from shoal.experiments.preparing import initial_params, prepare, problem_arrays, read_problem
+from shoal.experiments.preparing import (
+    check_problem,
+    initial_params,
+    prepare,
+    problem_arrays,
+    read_problem,
+)
 from shoal.experiments.running import (
     ITERATES,
     METHODS,
@@ -45,6 +51,7 @@ __all__ = [
     "Theorem",
     "allowed_step",
     "certify",
+    "check_problem",
     "data_key",
     "default_step",
     "endings",

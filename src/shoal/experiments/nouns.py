@@ -75,6 +75,7 @@ class Paper(NamedTuple):
     # what not every paper needs
     target: Callable[[Any], str] = lambda _: "y"  # `Y`, if a target is a matrix with a row a token
     held_out: Callable[[Any], Problem | None] = lambda _: None
+    check: Callable[[Any, Problem], None] = lambda *_: None  # of data from outside
     floor: Callable[[Case], Callable[[Params], Scalar] | None] = lambda _: None  # of the risk
     usual_step: Callable[[Case], Scalar] | None = None  # a default step, instead of the kernel's
     activations: Callable[[Any], float | None] = lambda _: None  # numbers in a step of one seed

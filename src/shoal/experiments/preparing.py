@@ -39,6 +39,7 @@ def prepare(
     given = fixed = tuple(values)
     if data is not None:
         problem, held_out = read_problem(data, paper.target(setting), precision)
+        check_problem(paper, setting, problem, held_out)
         setting = _adopt(setting, fixed, _problem_sizes(problem), str(data))
         fixed += tuple(_problem_sizes(problem))
     spec = paper.model(setting).spec
@@ -78,7 +79,7 @@ def read_problem(
     problem = checked(
         arrays["X"], arrays[target], where=str(path), precision=precision, target=target
     )
-    if "X_test" not in npz_names(path):
+    if not {"X_test", f"{target}_test"} & set(npz_names(path)):
         return problem, None
     arrays = read_npz(path, ("X_test", f"{target}_test"))
     where = f"{path} (test)"
@@ -89,6 +90,13 @@ def read_problem(
         msg = f"{path}: X_test has shape {test.X.shape}; except for the samples it should be X's."
         raise InputError(msg)
     return problem, test
+
+
+def check_problem(paper: Paper, setting: Any, problem: Problem, held_out: Problem | None) -> None:
+    """Let the paper refuse data from outside."""
+    for part in (problem, held_out):
+        if part is not None:
+            paper.check(setting, part)
 
 
 def problem_arrays(experiment: Experiment) -> dict[str, Array]:

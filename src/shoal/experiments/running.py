@@ -22,7 +22,7 @@ from shoal.methods import Method, adam, gradient_descent, gradient_flow, on_batc
 from shoal.models import empirical_risk, predict
 from shoal.problems import Problem
 from shoal.theory.kernel_regime import predicted_risk
-from shoal.training import Trajectory, leg, record, trajectory
+from shoal.training import Trajectory, leg, record, spacing, trajectory
 
 METHODS: dict[str, Callable[..., Method]] = {
     "gd": gradient_descent,
@@ -365,7 +365,6 @@ def probe_names(paper: Paper, setting: Any = None) -> tuple[str, ...]:
 def snapshots(experiment: Experiment, most: int = 100) -> dict[str, Array]:
     """The trained blocks along a run, of every seed, at no more than about ``most`` steps."""
     setting = experiment.setting
-    steps = setting.num_steps
-    every = next(k for k in range(-(-steps // most), steps + 1) if steps % k == 0)
+    every = spacing(setting.num_steps, most)
     run = simulate(experiment._replace(setting=setting._replace(every=every)), (ITERATES,))
     return {name.removeprefix(f"{ITERATES}_"): x for name, x in run.probes.items()}

@@ -30,7 +30,7 @@ from shoal.papers.song2024.layer import Form, Weights
 from shoal.problems import Problem
 from shoal.settings import Count, Names, NonNegative, Positive, Seed, Whole
 from shoal.theory.kernel_regime import kernel_regime
-from shoal.training import Trajectory
+from shoal.training import Trajectory, spacing
 
 LARGEST_KERNEL = 6000  # rows of the tangent kernel (samples x tokens x outputs) that we form
 NORMALISED = ("softmax", "normalised_gaussian")
@@ -105,7 +105,7 @@ def complete(setting: Any) -> Setting:
         "test_samples": 0 if is_layer else 500,
         "num_heads": 1 if is_layer else 2,
         "method": "gd" if is_layer else "adam",
-        "every": _spacing(steps, 200 if is_layer else 20) if steps > 2000 or not is_layer else 1,
+        "every": spacing(steps, 200 if is_layer else 20) if steps > 2000 or not is_layer else 1,
     }
     missing = {k: v for k, v in auto.items() if getattr(setting, k) is None}
     if setting.train == "auto":
@@ -115,12 +115,6 @@ def complete(setting: Any) -> Setting:
     setting = setting._replace(**missing)
     _require_fit(setting)
     return setting
-
-
-def _spacing(num_steps: int, records: int) -> int:
-    """The smallest divisor of the steps that leaves at most so many records."""
-    least = -(-num_steps // records)
-    return next(k for k in range(least, num_steps + 1) if num_steps % k == 0)
 
 
 def _require_fit(setting: Any) -> None:
@@ -277,6 +271,12 @@ def held_out(setting: Any) -> Problem | None:
     return data.classified(setting, held_out=True) if setting.model == "classifier" else None
 
 
+def check(setting: Any, problem: Problem) -> None:
+    """Refuse data from outside that the classifier cannot take."""
+    if setting.model == "classifier":
+        data.check(setting, problem, 257 if _words(setting) else 0)
+
+
 def sizes(params: Any) -> dict[str, int]:
     """Settings that (stacked) weights imply."""
     if not isinstance(params, Weights):
@@ -323,7 +323,7 @@ def usual_step(case: Case) -> Scalar:
     if names <= {"W_Q", "W_K"}:
         softly = setting.kernel in (*NORMALISED, "exponential")
         start = _start(case, case.params0)._replace(kernel="softmax" if softly else "gaussian")
-        return 1 / theorems.smoothness(start)
+        return theorems.JUST_BELOW / theorems.smoothness(start)
     kernel = driving_kernel(case)
     if kernel is None:
         A = architecture.value_matrix(case.params0, case.problem.X, form(setting))
@@ -552,7 +552,7 @@ THEOREMS = (
         source="ours; proof in docs/theory/song2024.md",
         method="gd",
         probes=(*_RECORDED, "query_sigma"),
-        needs=(),
+        needs=("query_sigma",),
         certificate=_of(theorems.theorem_s),
         largest_step=None,
         covers=lambda setting: _is_layer(setting) and setting.num_heads == 1,
@@ -603,6 +603,7 @@ PAPER = Paper(
     theorems=THEOREMS,
     target=lambda setting: "Y" if setting.model == "layer" else "y",
     held_out=held_out,
+    check=check,
     floor=floor,
     usual_step=usual_step,
     activations=activations,

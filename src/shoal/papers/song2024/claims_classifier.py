@@ -10,7 +10,7 @@ import numpy as np
 from shoal import trees
 from shoal._typing import Callable
 from shoal.attention import KERNELS as KERNELS_BY_NAME
-from shoal.claims import Evidence, Measurement, above, evidence, mean_interval
+from shoal.claims import Evidence, Measurement, Ruling, above, evidence, mean_interval
 from shoal.diagnostics import landscape as land
 from shoal.experiments import Experiment, prepare, simulate
 from shoal.figures import Panel, band
@@ -23,6 +23,7 @@ from shoal.papers.song2024.trials import Plan
 KERNELS = ("softmax", "gaussian")
 STEPS = {"sgd": (0.03, 0.1, 0.3), "adam": (3e-4, 1e-3, 3e-3)}
 USUAL = {"sgd": 0.1, "adam": 1e-3}
+FLAT = 0.01  # a plane whose risk varies by less (chance is log 2) shows the end of training only
 
 
 # ---------------------------------------------------------------------------- real data
@@ -78,7 +79,9 @@ def decide_real(found: Measurement) -> Evidence:
         f"{float(found['gaussian_step']):g} and {float(found['softmax_step']):g}); its held-out "
         f"loss is {'higher' if np.mean(loss) > 0 else 'lower'} by {abs(np.mean(loss)):.3f}."
     )
+    ruling = above(interval, 0.0)
     if max(np.mean(soft[:, -1]), np.mean(bell[:, -1])) < 0.55:
+        ruling = Ruling.INCONCLUSIVE
         sentence += " Neither is clearly above chance at this size: see --full."
     panel = Panel(
         "held-out accuracy",
@@ -90,7 +93,7 @@ def decide_real(found: Measurement) -> Evidence:
         ),
     )
     meaning = "points of held-out accuracy by which the Gaussian is ahead"
-    return evidence(interval, meaning, 2 * len(soft), above(interval, 0.0), sentence, panel)
+    return evidence(interval, meaning, 2 * len(soft), ruling, sentence, panel)
 
 
 # ---------------------------------------------------------------------------- landscapes
@@ -98,7 +101,7 @@ def decide_real(found: Measurement) -> Evidence:
 
 @functools.lru_cache(maxsize=4)
 def two_stages(plan: Plan, kernels: tuple[str, ...] = KERNELS) -> tuple[list[Experiment], list]:
-    """Softmax first, then each kernel from there: experiments and where they ended.
+    """Softmax first, then each kernel from there: experiments (with starts) and their ends.
 
     Both stages train all weights by Adam on digits read by rows.
     """
@@ -132,9 +135,15 @@ def _plane(problem: Any, centre: Any, directions: Any, grid: Any, *, setting: An
 
 
 def plane_of(experiment: Experiment, centre: Any, directions: land.Directions, grid: Any) -> Any:
-    """The risk on a plane through one point, in one compiled call, in single precision."""
-    problem = trees.cast(experiment.problem, "float32")
+    """The risk on a plane through one point, in one compiled call, in double precision."""
+    problem = trees.cast(experiment.problem, "float64")
     return _plane(problem, centre, directions, grid, setting=experiment.setting)
+
+
+def middle_directions(experiment: Experiment, seed: int) -> land.Directions:
+    """Random directions of W_Q and W_K, scaled by the weights from which both sides started."""
+    middle = trees.cast(jax.tree.map(lambda w: w[seed], experiment.params0), "float64")
+    return land.random_directions(jax.random.key(seed), middle, ("W_Q", "W_K"))
 
 
 @functools.lru_cache(maxsize=4)  # two claims look at the same planes
@@ -142,14 +151,14 @@ def measure_landscape(plan: Plan) -> Measurement:
     """Numbers of both kernels' planes, same directions, for every seed."""
     kernels = dict(plan.plant).get("kernels", KERNELS)
     experiments, ends = two_stages(plan, kernels)
-    grid = jnp.linspace(-1.0, 1.0, plan.points, dtype=jnp.float32)
+    grid = jnp.linspace(-1.0, 1.0, plan.points)
     spacing = (float(grid[1] - grid[0]),) * 2
     found: dict[str, list] = {}
     for seed in range(plan.num_seeds):
         points = [
-            trees.cast(jax.tree.map(lambda w, seed=seed: w[seed], e), "float32") for e in ends
+            trees.cast(jax.tree.map(lambda w, seed=seed: w[seed], e), "float64") for e in ends
         ]
-        directions = land.random_directions(jax.random.key(seed), points[0], ("W_Q", "W_K"))
+        directions = middle_directions(experiments[0], seed)
         for side, (experiment, point) in enumerate(zip(experiments, points, strict=True)):
             values = np.asarray(plane_of(experiment, point, directions, grid), float)
             for name, number in land.measures(values, spacing).items():
@@ -175,7 +184,12 @@ def _difference(found: Measurement, name: str, limit: float, words: str) -> Evid
         points=True,
     )
     meaning = f"{words}, softmax minus Gaussian"
-    return evidence(interval, meaning, 2 * len(soft), above(interval, limit), sentence, panel)
+    ruling = above(interval, limit)
+    ranges = [np.median(found[f"highest_{k}"] - found[f"lowest_{k}"]) for k in (0, 1)]
+    if min(ranges) < FLAT:
+        ruling = Ruling.INCONCLUSIVE
+        sentence += f" One side's plane is flat (range {min(ranges):.1e}): nothing to compare."
+    return evidence(interval, meaning, 2 * len(soft), ruling, sentence, panel)
 
 
 def decide_minima(found: Measurement) -> Evidence:
@@ -222,8 +236,9 @@ def _last_sigmas(plan: Plan, *, norm: bool, num_layers: int) -> Callable[[float]
         return [jax.lax.map(lambda k, f=f: one(k, f, residual), keys) for f in forms]
 
     keys = trials.keys_of(plan.num_seeds)
-    return lambda residual: np.concatenate(
-        [np.asarray(part) for part in both(keys, jnp.asarray(residual))]
+    # geometric mean of the two kernels, so that a seed counts once
+    return lambda residual: np.exp(
+        np.mean([np.log(np.maximum(part, 1e-20)) for part in both(keys, jnp.asarray(residual))], 0)
     )
 
 

@@ -5,7 +5,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.claims import Evidence, Measurement, Ruling, above, evidence, mean_interval, within
+from shoal.claims import (
+    Evidence,
+    Measurement,
+    Ruling,
+    above,
+    evidence,
+    mean_interval,
+    ratio_interval,
+    within,
+)
 from shoal.experiments import (
     Case,
     Experiment,
@@ -89,7 +98,7 @@ def decide_values(found: Measurement) -> Evidence:
     """The recursion is exact."""
     risk, exact = found["risk"], found["exact"]
     gap = _log10(np.max(np.abs(risk - exact), axis=1) / risk[:, 0])
-    interval = mean_interval(gap)
+    interval = mean_interval(gap.reshape(4, -1).mean(axis=0))  # a seed counts once
     ruling = within(interval, -np.inf, -9.0)
     steps = np.arange(risk.shape[1])
     panel = Panel(
@@ -185,7 +194,7 @@ def measure_bytes(plan: Plan) -> Measurement:
 
 def decide_bytes(found: Measurement) -> Evidence:
     """The rank falls short although the dimension suffices."""
-    interval = mean_interval(1 - found["rank"])
+    interval = mean_interval(1 - found["rank"].reshape(-1, 2).mean(axis=1))  # two kernels a seed
     sentence = (
         "With dim = samples x tokens, {mean:.0%} [{low:.0%}, {high:.0%}] of the rank is missing."
     )
@@ -286,13 +295,14 @@ def measure_census(plan: Plan) -> Measurement:
         teacher="gaussian",
         key_dim=plant.get("key_dim", 1),
         positive=plant.get("positive", False),
+        num_steps=plan.num_steps,
     )
     return {"risk": risk}
 
 
 def decide_census(found: Measurement) -> Evidence:
     """More than one row in twenty ends above zero."""
-    stuck = found["risk"] > 1e-4
+    stuck = ~(found["risk"] <= 1e-4)  # not a number is not zero either
     interval = mean_interval(stuck.astype(float))
     ordered = np.sort(np.maximum(found["risk"], 1e-30))
     curve = band("rows", np.linspace(0, 1, len(ordered)), ordered[None])
@@ -369,12 +379,11 @@ def decide_below(found: Measurement, *, favoured: str, other: str, by: float) ->
 def decide_normalisation(found: Measurement) -> Evidence:
     """With its rows normalised the Gaussian does as softmax does."""
     bell, soft, even = (_log10(found[f"risk_{k}"]) for k in range(3))
-    share = (even - bell) / np.where(np.abs(soft - bell) > 0, soft - bell, np.nan)
-    interval = mean_interval(share)
+    interval = ratio_interval(even - bell, soft - bell)
     return evidence(
         interval,
         "share of the gap between Gaussian and softmax that normalising rows makes",
-        3 * len(share),
+        3 * len(bell),
         above(interval, 0.5),
         "Normalising its rows takes the Gaussian {mean:.0%} [{low:.0%}, {high:.0%}] of the way to "
         "softmax's final risk (in decades).",

@@ -35,8 +35,32 @@ def sizes_of(setting: Any) -> dict[str, int]:
     if setting.problem == "digits":
         return {"num_tokens": 8, "dim": 8}
     if setting.problem == "pathfinder":
+        _require_patch(setting.patch)
         return {"num_tokens": (SIDE // setting.patch) ** 2, "dim": setting.patch**2}
     return {"num_tokens": 256, "dim": 1}
+
+
+def _require_patch(patch: int) -> None:
+    if SIDE % patch:
+        msg = f"patch={patch} does not divide Pathfinder's side of {SIDE}; try 1, 2, 4 or 8."
+        raise InputError(msg)
+
+
+def check(setting: Any, problem: Problem, vocabulary: int) -> None:
+    """Refuse class numbers and tokens from outside that the classifier does not know."""
+    y, X = np.asarray(problem.y), np.asarray(problem.X)
+    if not np.isin(y, (0.0, 1.0)).all():
+        msg = f"y holds {np.unique(y)[:4].tolist()}...; expected the class numbers 0 and 1."
+        raise InputError(msg)
+    if not vocabulary:
+        return
+    if X.shape[2] != 1 or (np.round(X) != X).any() or X.min() < 0 or X.max() >= vocabulary:
+        msg = (
+            f"X has shape {X.shape} and values from {X.min():g} to {X.max():g}; with "
+            f"problem={setting.problem} tokens are whole numbers 0 .. {vocabulary - 1} of shape "
+            "(samples, tokens, 1); for vectors set problem=digits."
+        )
+        raise InputError(msg)
 
 
 def labelled(setting: Any) -> Labelled:
@@ -86,9 +110,6 @@ def _joined(
 
 
 def _pictures(num_train: int, num_test: int, patch: int, difficulty: str, seed: int) -> Labelled:
-    if SIDE % patch:
-        msg = f"patch={patch} does not divide Pathfinder's side of {SIDE}; try 1, 2, 4 or 8."
-        raise InputError(msg)
     made = pathfinder.dataset(num_train + num_test, difficulty, seed, cache_folder() / "pathfinder")
     if patch == 1:
         pixels = made.images.reshape(len(made.images), -1).astype(np.int32) + 1

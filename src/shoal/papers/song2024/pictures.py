@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import attention, pathfinder, trees
-from shoal.diagnostics import landscape as land
 from shoal.experiments import FigureRecipe
 from shoal.figures import Curve, Figure, Image, Panel, Surface, band
 from shoal.files import cache_folder
@@ -167,7 +166,7 @@ def depth(full: bool) -> Figure:
     """Conditioning of the last layer's features by depth."""
     panel: Any = real.decide_depth(real.measure_depth(_plan("residual_keeps_features", full))).panel
     caption = (
-        "The classifier at its start on Gaussian tokens, both kernels pooled (median, quartiles)."
+        "The classifier at its start on Gaussian tokens, mean of both kernels (median, quartiles)."
     )
     return Figure("depth", "Depth with and without residual connections", caption, (panel,))
 
@@ -176,9 +175,9 @@ def landscapes(full: bool) -> Figure:
     """Planes of both kernels after two-stage training, on the same random directions."""
     plan = _plan("landscape_rougher", full)
     experiments, ends = real.two_stages(plan)
-    grid = jnp.linspace(-1.0, 1.0, 51 if full else 31, dtype=jnp.float32)
-    points = [trees.cast(jax.tree.map(lambda w: w[0], end), "float32") for end in ends]
-    directions = land.random_directions(jax.random.key(0), points[0], ("W_Q", "W_K"))
+    grid = jnp.linspace(-1.0, 1.0, 51 if full else 31)
+    points = [trees.cast(jax.tree.map(lambda w: w[0], end), "float64") for end in ends]
+    directions = real.middle_directions(experiments[0], 0)
     panels = []
     for kernel, experiment, point in zip(KERNELS, experiments, points, strict=True):
         heights = np.asarray(real.plane_of(experiment, point, directions, grid), float)

@@ -72,11 +72,15 @@ def _is(condition: bool) -> Inequality:
     return Inequality(0.0 if condition else 1.0, 0.5)
 
 
-def _rounding(start: Start, run: Trajectory) -> Float[Array, " T"]:
-    """What rounding of outputs means for each recorded risk."""
+def _rounding(start: Start, run: Trajectory, off_hull: Scalar = 0.0) -> Float[Array, " T"]:
+    """What rounding of outputs means for each recorded risk.
+
+    ``off_hull`` is how far targets that count as in the affine hull are off it: that part of the
+    residual never goes away.
+    """
     r = _residual(start)
     size = norm_fro(start.problem.y) + norm_fro(r + start.problem.y)
-    error = 450 * jnp.finfo(run.risk.dtype).eps * size
+    error = 450 * jnp.finfo(run.risk.dtype).eps * size + off_hull
     return error * jnp.sqrt(2 * jnp.abs(run.risk)) + error**2 + 1e-28
 
 
@@ -125,9 +129,10 @@ def _run_conclusions(
     mu: Scalar,
     radius: Scalar,
     F_0: Scalar,
+    off_hull: Scalar = 0.0,
 ) -> dict[str, Inequality]:
     """What theorems 2 and 3 say of a run alike: start, descent, PL inequality, ball, rate."""
-    rounding = _rounding(start, run)
+    rounding = _rounding(start, run, off_hull)
     gradient = _gradient(start, run)
     factor = jnp.clip(1 - step_size * mu, 0.0, 1.0)
     found = {
@@ -196,7 +201,7 @@ def theorem_1(start: Start, step_size: Scalar, run: Trajectory) -> Certificate:
             "W_V is trained": _moves(start, "W_V"),
             "nothing else moves": _rests(start, "W_Q", "W_K", "W_O"),
             "step: eta L < 2": Inequality(eta * c["L"], 2.0),
-            "attention is not zero: 0 < L": Inequality(0.0, c["L"]),
+            "attention is not zero: 0 < L": Inequality(1e-300, c["L"]),
         },
         conclusions={
             "risk is what the recursion says": Inequality(
@@ -325,13 +330,13 @@ def _centred(Z: Float[Array, "*N n k"]) -> Float[Array, "*N n k"]:
     return Z - jnp.mean(Z, axis=-2, keepdims=True)
 
 
-def affine_gap(U: Float[Array, "n p"], Y: Float[Array, "n p"]) -> Float[Array, ""]:
-    """Largest distance of a target row to the affine hull of the values."""
+def affine_gap(U: Float[Array, "n p"], Y: Float[Array, "n p"]) -> Float[Array, " n"]:
+    """Distance of each target row to the affine hull of the values."""
     _, sigma, V = jnp.linalg.svd(_centred(U), full_matrices=False)
     alive = sigma > ZERO * norm_op(U)
     away = Y - jnp.mean(U, axis=0)[None]
     inside = (away @ V.T) * alive[None] @ V
-    return jnp.max(jnp.sqrt(jnp.sum((away - inside) ** 2, axis=1)))
+    return jnp.sqrt(jnp.sum((away - inside) ** 2, axis=1))
 
 
 def query_geometry(start: Start) -> Numbers:
@@ -342,7 +347,8 @@ def query_geometry(start: Start) -> Numbers:
     sigma_X = singular_values(X.reshape(-1, X.shape[-1]))
     full = X.shape[0] * X.shape[1] <= X.shape[2]
     size = jax.vmap(norm_op)(U) + jnp.sqrt(jnp.max(jnp.sum(start.problem.y**2, -1), -1))
-    in_hull = jax.vmap(affine_gap)(U, start.problem.y) <= 1e-9 * size
+    gap = jax.vmap(affine_gap)(U, start.problem.y)
+    in_hull = jnp.max(gap, axis=1) <= 1e-9 * size
     spread = jax.vmap(lambda u: singular_values(_centred(u)))(U)
     rank_U = jnp.sum(spread > ZERO * jax.vmap(norm_op)(U)[:, None], axis=1)
     key_spread = jax.vmap(lambda k: singular_values(_centred(k)))(K)
@@ -353,6 +359,7 @@ def query_geometry(start: Start) -> Numbers:
         "sigma_X": sigma_X[-1] if full else jnp.zeros(()),
         "|X|": sigma_X[0],
         "in_hull": in_hull,
+        "off_hull": jnp.sqrt(jnp.sum(jnp.where(in_hull[:, None], gap, 0.0) ** 2)),
         "rank_U": rank_U,
         "rank_K": rank_K,
     }
@@ -367,7 +374,8 @@ def smallest_jacobian(start: Start, params: Weights, geometry: Numbers) -> Float
     sigma = jnp.concatenate([sigma, jnp.zeros((N, n, p))], axis=-1)[..., :p]  # zero if k < p
     count = jnp.where(geometry["in_hull"], geometry["rank_U"], p) if softmax else jnp.full(N, p)
     picked = jnp.take_along_axis(sigma, jnp.maximum(count - 1, 0)[:, None, None], axis=2)[..., 0]
-    return jnp.min(jnp.where(count[:, None] > 0, picked, jnp.inf))
+    least = jnp.min(jnp.where(count[:, None] > 0, picked, jnp.inf))
+    return jnp.where(jnp.any(count > 0), least, 0.0)  # nothing can turn, and nothing needs to
 
 
 def turning_bounds(
@@ -419,6 +427,7 @@ def query_constants(start: Start) -> Numbers:
         "threshold": mu_0 * R_J**2 / 32,
         "F_0": F_0,
         "L": g["|X|"] ** 2 * (j**2 + jnp.sqrt(2 * F_0) * jnp.max(beta)),
+        "off the hull": g["off_hull"] if start.kernel == "softmax" else jnp.zeros(()),
         "rank of centred values, least": jnp.min(g["rank_U"]),
         "rank of centred keys, least": jnp.min(g["rank_K"]),
     }
@@ -440,7 +449,13 @@ def theorem_3(start: Start, step_size: Scalar, run: Trajectory) -> Certificate:
             ),
         },
         conclusions=_run_conclusions(
-            start, run, step_size=eta, mu=c["mu_0"] / 4, radius=c["R_J"], F_0=c["F_0"]
+            start,
+            run,
+            step_size=eta,
+            mu=c["mu_0"] / 4,
+            radius=c["R_J"],
+            F_0=c["F_0"],
+            off_hull=c["off the hull"],
         ),
         constants=c,
         predicted_rate=eta * c["mu_0"] / 4,
@@ -473,29 +488,27 @@ def theorem_s(start: Start, step_size: Scalar, run: Trajectory) -> Certificate:
     r"""Softmax, only $W_Q$: with affinely independent keys no stationary point lies above zero.
 
     Along the run this says that the gradient bounds the risk with the smallest singular value of
-    $\partial m/\partial q$ at that point (probe ``query_sigma``), and that this number is positive.
+    $\partial m/\partial q$ at that point (probe ``query_sigma``).
     """
     g, c = query_geometry(start), query_constants(start)
     eta = jnp.asarray(step_size, float)
     n = start.problem.X.shape[1]
-    rounding = _rounding(start, run)
+    rounding = _rounding(start, run, g["off_hull"])
     gradient = _gradient(start, run)
-    conclusions: dict[str, Inequality] = {}
-    if "query_sigma" in run.probes:
-        s = run.probes["query_sigma"]
-        if gradient is not None:
-            blur = 450 * jnp.finfo(run.risk.dtype).eps * gradient**2
-            mu = (c["sigma_X"] * s) ** 2
-            conclusions["gradient sees the risk: 2 sigma_X^2 s_t^2 F <= |grad F|^2"] = Inequality(
-                2 * mu * run.risk, gradient**2, 2 * mu * rounding + blur
-            )
-        # positive by the theorem, but a saturated softmax may go below what float64 resolves
-        conclusions["outputs turn with queries: 0 < s_t"] = Inequality(1e-300, s, ZERO * c["j"])
-    if (sides := _descent(start, eta, gradient, run)) is not None:
-        short = eta * c["L"] <= 1
-        conclusions["each step descends (if eta L <= 1)"] = Inequality(
-            jnp.where(short, sides[0], 0.0), jnp.where(short, sides[1], 1.0), rounding[:-1]
+    conclusions = {
+        "the run starts at its initial weights": Inequality(
+            jnp.abs(run.risk[0].astype(jnp.float64) - c["F_0"]), 1e-9 * c["F_0"] + rounding[0]
         )
+    }
+    if gradient is not None:
+        blur = 450 * jnp.finfo(run.risk.dtype).eps * gradient**2
+        mu = (c["sigma_X"] * run.probes["query_sigma"]) ** 2
+        conclusions["gradient sees the risk: 2 sigma_X^2 s_t^2 F <= |grad F|^2"] = Inequality(
+            2 * mu * run.risk, gradient**2, 2 * mu * rounding + blur
+        )
+    sides = _descent(start, eta, gradient, run)
+    if sides is not None:
+        conclusions["each step descends by step |grad F|^2 / 2"] = Inequality(*sides, rounding[:-1])
     floor = jax.vmap(lambda u, y: layer.reach_floor(u[None], y, box=None))(g["U"], start.problem.y)
     conclusions["never below the hull floor"] = Inequality(jnp.sum(floor), run.risk, rounding)
     return Certificate(
@@ -507,6 +520,9 @@ def theorem_s(start: Start, step_size: Scalar, run: Trajectory) -> Certificate:
             ),
             "targets lie in the affine hull of the values": Inequality(
                 jnp.sum(~g["in_hull"]).astype(float), 0.5
+            ),
+            "step: eta L <= 1, or descent checked at every step": _step_hypothesis(
+                eta, c["L"], sides, rounding
             ),
         },
         conclusions=conclusions,
