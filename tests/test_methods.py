@@ -68,3 +68,68 @@ def test_a_float32_run_stays_in_float32():
     start = jax.tree.map(lambda x: x.astype(jnp.float32), START)
     out = run(gradient_descent(jnp.float64(0.1)), quadratic, start, num_steps=2)
     assert out.params.a.dtype == jnp.float32
+
+
+def five_samples(blocks, rows=None):
+    """A sum over five samples, each with its own centre."""
+    centres = jnp.array([[1.0, 0.0], [0.0, 2.0], [3.0, 1.0], [-1.0, 1.0], [0.5, 0.5]])
+    centres = centres if rows is None else centres[rows]
+    return 0.5 * jnp.sum((blocks["w"][None] - centres) ** 2)
+
+
+def test_adam_follows_the_published_recursion():
+    from shoal.methods import adam
+
+    method = adam(0.1, {"w": 0.5})
+    blocks = {"w": jnp.array([4.0, -3.0])}
+    state = method.init(blocks)
+    w, m, v = np.array([4.0, -3.0]), np.zeros(2), np.zeros(2)
+    for t in range(1, 8):
+        blocks, state = method.step(five_samples, blocks, state)
+        g = 5 * w - np.array([3.5, 4.5])
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        w = w - 0.05 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+        np.testing.assert_allclose(blocks["w"], w, rtol=1e-10)
+
+
+def test_a_batch_of_all_samples_is_plain_descent():
+    from shoal.methods import on_batches
+
+    plain = gradient_descent(0.01)
+    batched = on_batches(plain, num_samples=5, batch_size=5)
+    blocks = {"w": jnp.array([4.0, -3.0])}
+    one, _ = plain.step(five_samples, blocks, plain.init(blocks))
+    other, _ = batched.step(five_samples, blocks, batched.init(blocks))
+    np.testing.assert_allclose(one["w"], other["w"], rtol=1e-12)
+
+
+def test_batches_hold_different_samples_and_change():
+    from shoal.methods import on_batches
+
+    seen = []
+
+    def watched(blocks, rows):
+        seen.append(np.asarray(rows))
+        return five_samples(blocks, rows)
+
+    method = on_batches(gradient_descent(0.01), num_samples=5, batch_size=3)
+    blocks = {"w": jnp.zeros(2)}
+    state = method.init(blocks)
+    for _ in range(40):
+        blocks, state = method.step(watched, blocks, state)
+    assert all(len(set(rows.tolist())) == 3 for rows in seen)
+    counts = np.bincount(np.concatenate(seen), minlength=5)
+    assert counts.min() > 12  # each sample is drawn in 3 of 5 steps, about 24 times
+    assert len({tuple(sorted(rows.tolist())) for rows in seen}) > 5
+
+
+def test_all_subsets_are_equally_likely():
+    from scipy import stats
+
+    from shoal.methods import subset
+
+    drawn = jax.vmap(lambda key: subset(key, 6, 3))(jax.random.split(jax.random.key(1), 20000))
+    kinds, counts = np.unique(np.sort(np.asarray(drawn), axis=1), axis=0, return_counts=True)
+    assert len(kinds) == 20  # 6 over 3
+    assert stats.chisquare(counts).pvalue > 1e-3
+    assert set(np.asarray(subset(jax.random.key(0), 4, 4)).tolist()) == {0, 1, 2, 3}

@@ -344,6 +344,34 @@ def test_a_diverged_run_is_not_called_slow():
     assert STATES[int(endings(experiment, simulate(experiment))["state"][0])] == "diverged"
 
 
+def test_held_out_data_of_a_file_are_measured_and_kept(tmp_path):
+    from shoal import store
+    from shoal.papers import PAPERS
+
+    rng = np.random.default_rng(0)
+    arrays = {"X": rng.normal(size=(6, 5, 3)), "X_test": rng.normal(size=(4, 5, 3))}
+    arrays |= {"y": np.array([0, 1, 0, 1, 0, 1.0]), "y_test": np.array([1, 1, 0, 0.0])}
+    np.savez(tmp_path / "F.npz", **arrays)
+    values = {"model": "classifier", "problem": "digits", "method": "gd", "num_steps": 2}
+    values |= {"step_size": 0.1, "every": 1}
+    experiment = prepare(song2024.PAPER, values, data=tmp_path / "F.npz")
+    run = simulate(experiment, ("test_accuracy", "test_risk"))
+    params = jax.tree.map(lambda w: w[0], experiment.params0)
+    scores = jax.vmap(lambda x: song2024.model(experiment.setting).apply(params, x))(
+        jnp.asarray(arrays["X_test"])
+    )
+    right = np.mean(np.argmax(scores, axis=1) == arrays["y_test"])
+    assert float(run.probes["test_accuracy"][0, 0]) == right
+    notes = {"params_file": None}
+    store.save_run(tmp_path / "run", experiment, run, [], notes)
+    again, _ = store.load_run(tmp_path / "run", PAPERS)
+    np.testing.assert_array_equal(again.held_out.X, arrays["X_test"])
+    np.testing.assert_array_equal(again.held_out.y, arrays["y_test"])
+    np.savez(tmp_path / "F.npz", **{k: v for k, v in arrays.items() if k != "X_test"})
+    with pytest.raises(InputError, match="lacks X_test"):
+        prepare(song2024.PAPER, values, data=tmp_path / "F.npz")
+
+
 def test_predictions_in_pieces_equal_those_at_once():
     from shoal.models import predict
 

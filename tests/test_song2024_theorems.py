@@ -7,7 +7,7 @@ import pytest
 
 from shoal import attention
 from shoal.certificates import Verdict, readings, verdict
-from shoal.experiments import allowed_step, certify, prepare, simulate, theorem_of
+from shoal.experiments import allowed_step, certify, default_step, prepare, simulate, theorem_of
 from shoal.papers import song2024
 from shoal.papers.song2024 import layer, theorems
 from shoal.papers.song2024.layer import Weights
@@ -492,7 +492,7 @@ def test_the_kernel_predicts_training_of_values_exactly():
         song2024.PAPER,
         {"train": "W_V", "num_steps": 40, "num_samples": 2, "num_tokens": 3, "out_dim": 2},
     )
-    step = float(song2024.usual_step(case_of(experiment)))
+    step = default_step(experiment)
     experiment = experiment._replace(setting=experiment.setting._replace(step_size=step))
     theorem = theorem_of(song2024.PAPER, "kernel_regime")
     run = simulate(experiment, theorem.probes)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Array, Callable, Params, PRNGKeyArray, Risk, Scalar
+from shoal._typing import Array, Callable, Int, Params, PRNGKeyArray, Risk, Scalar
 from shoal.errors import InputError
 from shoal.trees import norm
 
@@ -116,6 +116,21 @@ def adam(step_size: Scalar, speeds: Mapping[str, Scalar] | None = None) -> Metho
     return Method(moments.init, step)
 
 
+def subset(key: PRNGKeyArray, total: int, size: int) -> Int[Array, " size"]:
+    """A random subset of ``range(total)``, all equally likely, by R. Floyd's algorithm.
+
+    Its work does not grow with ``total``; a permutation, as in ``jax.random.choice``, would take
+    longer than the training step itself.
+    """
+    drawn = jax.random.randint(key, (size,), 0, jnp.arange(total - size + 1, total + 1))
+
+    def insert(i: Int[Array, ""], chosen: Int[Array, " size"]) -> Int[Array, " size"]:
+        taken = jnp.any((chosen == drawn[i]) & (jnp.arange(size) < i))
+        return chosen.at[i].set(jnp.where(taken, total - size + i, drawn[i]))
+
+    return jax.lax.fori_loop(0, size, insert, jnp.zeros_like(drawn))
+
+
 def on_batches(
     method: Method, *, num_samples: int, batch_size: int, key: PRNGKeyArray | None = None
 ) -> Method:
@@ -136,7 +151,7 @@ def on_batches(
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
         inner, key = state
         key, now = jax.random.split(key)
-        rows: Array = jax.random.choice(now, num_samples, (batch_size,), replace=False)
+        rows = subset(now, num_samples, batch_size)
         blocks, inner = method.step(lambda b: risk(b, rows), blocks, inner)
         return blocks, (inner, key)
 
@@ -152,4 +167,5 @@ __all__ = [
     "gradient_descent",
     "gradient_flow",
     "on_batches",
+    "subset",
 ]

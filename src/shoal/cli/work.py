@@ -125,9 +125,7 @@ def with_step(experiment: Experiment, theorem: Theorem | None) -> tuple[Experime
     step = allowed_step(experiment, theorem) if theorem is not None else None
     source = "largest that the theorem allows"
     if step is None:
-        ours = experiment.paper.usual_step is not None
-        source = "usual for this model" if ours else "half of 1 / lambda_max of the tangent kernel"
-        step = default_step(experiment)
+        step, source = default_step(experiment), "default: shoal papers says how it is chosen"
     return experiment._replace(setting=experiment.setting._replace(step_size=step)), source
 
 

@@ -18,13 +18,17 @@ Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
 def tangent_kernels(model: Model, X: Float[Array, "N n d"]) -> Kernels:
     r"""Tangent kernel of each block, $K_{ij} = \langle\nabla f(x_i),\nabla f(x_j)\rangle$.
 
-    By automatic differentiation: works for any model with a scalar output, and needs memory for
-    the whole Jacobian. Papers bring closed forms that do not.
+    By automatic differentiation: works for any model, and needs memory for the whole Jacobian.
+    Papers bring closed forms that do not. If a sequence has several outputs, there is a row for
+    each, those of a sequence together.
     """
 
-    def kernels(params: Params) -> dict[str, Float[Array, "N N"]]:
-        J = blocks(jax.vmap(jax.grad(model.apply), in_axes=(None, 0))(params, X))
-        flat = {name: j.reshape(len(X), -1) for name, j in J.items()}
+    def kernels(params: Params) -> dict[str, Float[Array, "R R"]]:
+        def outputs(params: Params, x: Float[Array, "n d"]) -> Float[Array, " outputs"]:
+            return model.apply(params, x).ravel()
+
+        J = blocks(jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(params, X))
+        flat = {name: j.reshape(j.shape[0] * j.shape[1], -1) for name, j in J.items()}
         return {name: j @ j.T for name, j in flat.items()}
 
     return kernels

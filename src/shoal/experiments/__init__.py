@@ -23,6 +23,7 @@ from shoal.experiments.preparing import (
     read_problem,
 )
 from shoal.experiments.running import (
+    BATCH,
     ITERATES,
     METHODS,
     STOCHASTIC,
@@ -41,6 +42,7 @@ from shoal.experiments.running import (
 
 __all__ = [
     "ANY_METHOD",
+    "BATCH",
     "ITERATES",
     "METHODS",
     "STOCHASTIC",

@@ -77,7 +77,7 @@ class Paper(NamedTuple):
     held_out: Callable[[Any], Problem | None] = lambda _: None
     check: Callable[[Any, Problem], None] = lambda *_: None  # of data from outside
     floor: Callable[[Case], Callable[[Params], Scalar] | None] = lambda _: None  # of the risk
-    usual_step: Callable[[Case], Scalar] | None = None  # a default step, instead of the kernel's
+    usual_step: Callable[[Case], Scalar | None] = lambda _: None  # instead of the kernel's
     activations: Callable[[Any], float | None] = lambda _: None  # numbers in a step of one seed
     complete: Callable[[Any], Any] = lambda setting: setting  # fill in what follows, or refuse
     program: Callable[[Any], Any] = lambda setting: setting  # without what only makes the data

@@ -79,12 +79,12 @@ def _case(setting: Any, data: Data, params0: Params, numbers: dict, *, drawn: bo
     return Case(setting, data[0], params0, numbers["step_size"], numbers["speeds"], drawn, data[1])
 
 
+ITERATES = "params"  # a probe of every paper: the trained blocks themselves
+
+
 def _chosen(paper: Paper, case: Case, names: tuple[str, ...]) -> dict[str, Probe]:
     known = paper.probes(case) | {ITERATES: _iterates(case.setting)}
     return {name: known[name] for name in names}
-
-
-ITERATES = "params"  # a probe of every paper: the trained blocks themselves
 
 
 def _iterates(setting: Any) -> Probe:
@@ -248,14 +248,15 @@ def default_step(experiment: Experiment) -> float:
     some runs.
     """
     paper = experiment.paper
-    if paper.usual_step is not None:
-        return float(jnp.min(_per_start(experiment, paper.usual_step)))
-    tops = _per_start(
-        experiment,
-        lambda case: jnp.linalg.eigvalsh(_kernel(paper, case)(case.params0))[-1],
-    )
-    top = float(jnp.max(tops))
-    return 0.5 / top if np.isfinite(top) and top > 0 else 1.0
+
+    def one(case: Case) -> Float[Array, ""]:
+        usual = paper.usual_step(case)
+        if usual is not None:
+            return jnp.asarray(usual, float)
+        top = jnp.linalg.eigvalsh(_kernel(paper, case)(case.params0))[-1]
+        return jnp.where(jnp.isfinite(top) & (top > 0), 0.5 / top, 1.0)
+
+    return float(jnp.min(_per_start(experiment, one)))
 
 
 def allowed_step(experiment: Experiment, theorem: Theorem) -> float | None:

@@ -25,8 +25,10 @@ from shoal.experiments import (
     theorem_of,
 )
 from shoal.figures import Panel, band
+from shoal.linalg import numerical_rank
 from shoal.papers import song2024
 from shoal.papers.song2024 import theorems, trials
+from shoal.papers.song2024.layer import feature_matrix
 from shoal.papers.song2024.trials import SCALES, Plan
 
 TINY = 1e-24  # risks below this are rounding; logarithms stop here
@@ -86,8 +88,8 @@ def measure_values(plan: Plan) -> Measurement:
             made = values_experiment(plan, kernel, heads, dim, train)
             run = simulate(made)
             for seed in range(plan.num_seeds):
-                start = song2024._start(_case(made, seed), _case(made, seed).params0)
-                numbers = theorems.value_numbers(start)
+                case = _case(made, seed)
+                numbers = theorems.value_numbers(song2024.start_of(case, case.params0))
                 exact = theorems.value_risk(numbers, made.setting.step_size, run.step[seed])
                 found["risk"].append(np.asarray(run.risk[seed]))
                 found["exact"].append(np.asarray(exact))
@@ -126,7 +128,7 @@ def floor_shares(experiment: Experiment, num_seeds: int) -> list[float]:
     found = []
     for seed in range(num_seeds):
         case = _case(experiment, seed)
-        numbers = theorems.value_numbers(song2024._start(case, case.params0))
+        numbers = theorems.value_numbers(song2024.start_of(case, case.params0))
         found.append(float(numbers["F_star"] / numbers["F_0"]))
     return found
 
@@ -185,10 +187,8 @@ def measure_bytes(plan: Plan) -> Measurement:
         for kernel in ("softmax", "gaussian"):
             made = prepare(song2024.PAPER, values | {"kernel": kernel}, seeds=[seed])
             params = jax.tree.map(lambda w: w[0], made.params0)
-            B = song2024.architecture.feature_matrix(
-                params, made.problem.X, song2024.form(made.setting)
-            )
-            ranks.append(float(song2024.numerical_rank(B, theorems.ZERO)) / rows)
+            B = feature_matrix(params, made.problem.X, song2024.form(made.setting))
+            ranks.append(float(numerical_rank(B, theorems.ZERO)) / rows)
     return {"rank": np.array(ranks)}
 
 

@@ -92,18 +92,50 @@ def shapes(sizes: Sizes) -> Weights:
     return Weights(**spec)
 
 
+def waves(places: Float[Array, " n"], width: int) -> Float[Array, "n width"]:
+    r"""Sines and cosines of a place, with frequencies $10000^{-2k/w}$ (Vaswani et al. 2017).
+
+    >>> waves(jnp.array([0.0, 1.0]), 2).round(3).tolist()
+    [[0.0, 1.0], [0.841, 0.54]]
+    """
+    half = -(-width // 2)
+    angle = places[:, None] * 10000.0 ** (-jnp.arange(half) / half)[None]
+    return jnp.concatenate([jnp.sin(angle), jnp.cos(angle)], axis=1)[:, :width]
+
+
+def sinusoidal(spec: Any, columns: int) -> Float[Array, "positions D"]:
+    """A table of positions made of waves: along a text, or over the rows and columns of a picture.
+
+    ``columns`` is the number of tokens in a row of the picture, 0 for a text.
+    """
+    places, width = jnp.arange(spec.shape[0], dtype=spec.dtype), spec.shape[1]
+    if not columns:
+        return waves(places, width)
+    row, column = jnp.divmod(places, columns)
+    parts = waves(row, width // 2), waves(column, width - width // 2)
+    return jnp.concatenate(parts, axis=1)
+
+
 def initial(
-    key: PRNGKeyArray, spec: Weights, *, score_scale: Scalar = 1.0, embedding_scale: Scalar = 0.02
+    key: PRNGKeyArray,
+    spec: Weights,
+    *,
+    score_scale: Scalar = 1.0,
+    embedding_scale: Scalar = 0.02,
+    places: Float[Array, "positions D"] | None = None,
 ) -> Weights:
     """Tables of standard deviation 0.02, matrices of variance 1 / (3 fan_in) as in PyTorch.
 
-    ``score_scale`` multiplies query and key weights. Biases start at zero, gains at one. With small
-    tables the first attention output, nearly the same for all tokens, drowns what tells them apart.
+    ``score_scale`` multiplies query and key weights; ``places`` is the table of positions to begin
+    with instead of a random one. Biases start at zero, gains at one. With small tables the first
+    attention output, nearly the same for all tokens, drowns what tells them apart.
     """
     keys = jax.random.split(key, len(spec))
 
     def draw(name: str, key: PRNGKeyArray, block: Any) -> Array:
         noise = jax.random.normal(key, block.shape, block.dtype)
+        if name == "P" and places is not None:
+            return places
         if name in ("E", "P"):
             return embedding_scale * noise
         if name.endswith("gain"):

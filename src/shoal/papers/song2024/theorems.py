@@ -110,8 +110,8 @@ def _step_hypothesis(
 ) -> Inequality:
     r"""$\eta\le1/L$; or, a posteriori, descent was checked at every step (then $L$ plays no part).
 
-    Written as one inequality: $\eta L$ against 1, or, where the step is longer, the worst ratio of
-    what was left to what descent allows.
+    Written as one inequality: $\eta L$ against 1, where a longer step that was seen to descend
+    counts as 0.
     """
     bound = jnp.asarray(step_size * L, float)
     if sides is None:
@@ -119,6 +119,23 @@ def _step_hypothesis(
     after, promised = sides
     checked = jnp.all(after <= promised + rounding[:-1])  # NaN sides never pass
     return Inequality(jnp.where((bound > 1) & checked, 0.0, bound), 1.0)
+
+
+def _begins(F_0: Scalar, run: Trajectory, rounding: Float[Array, " T"]) -> Inequality:
+    """The record belongs to these weights: its first risk is theirs."""
+    gap = jnp.abs(run.risk[0].astype(jnp.float64) - F_0)
+    return Inequality(gap, 1e-9 * F_0 + rounding[0])
+
+
+def _pl(
+    mu: Scalar | Float[Array, " T"],
+    gradient: Float[Array, " T"],
+    run: Trajectory,
+    rounding: Float[Array, " T"],
+) -> Inequality:
+    r"""$2\mu F\le\lVert\nabla F\rVert^2$ at every record."""
+    blur = 450 * jnp.finfo(run.risk.dtype).eps * gradient**2
+    return Inequality(2 * mu * run.risk, gradient**2, 2 * mu * rounding + blur)
 
 
 def _run_conclusions(
@@ -136,18 +153,13 @@ def _run_conclusions(
     gradient = _gradient(start, run)
     factor = jnp.clip(1 - step_size * mu, 0.0, 1.0)
     found = {
-        "the run starts at its initial weights": Inequality(
-            jnp.abs(run.risk[0].astype(jnp.float64) - F_0), 1e-9 * F_0 + rounding[0]
-        ),
+        "the run starts at its initial weights": _begins(F_0, run, rounding),
         "risk falls at the proved rate": Inequality(
             jnp.where(run.step > 0, run.risk, 0.0), factor**run.step * F_0, rounding
         ),
     }
     if gradient is not None:
-        blur = 450 * jnp.finfo(run.risk.dtype).eps * gradient**2
-        found["gradient is large: 2 mu F <= |grad F|^2"] = Inequality(
-            2 * mu * run.risk, gradient**2, 2 * mu * rounding + blur
-        )
+        found["gradient is large: 2 mu F <= |grad F|^2"] = _pl(mu, gradient, run, rounding)
     if (sides := _descent(start, step_size, gradient, run)) is not None:
         found["each step descends by step |grad F|^2 / 2"] = Inequality(*sides, rounding[:-1])
     if "distance" in run.probes:
@@ -405,10 +417,10 @@ def smoothness(start: Start) -> Float[Array, ""]:
     return jnp.where(L > 0, L, 1.0)
 
 
-def query_constants(start: Start) -> Numbers:
+def query_constants(start: Start, geometry: Numbers | None = None) -> Numbers:
     """Every constant of theorem 3."""
     X, params0 = start.problem.X, start.params0
-    g = query_geometry(start)
+    g = query_geometry(start) if geometry is None else geometry
     s_0 = smallest_jacobian(start, params0, g)
     beta, j_all = turning_bounds(start, g["U"], g["K"])
     j = jnp.max(j_all)
@@ -490,22 +502,17 @@ def theorem_s(start: Start, step_size: Scalar, run: Trajectory) -> Certificate:
     Along the run this says that the gradient bounds the risk with the smallest singular value of
     $\partial m/\partial q$ at that point (probe ``query_sigma``).
     """
-    g, c = query_geometry(start), query_constants(start)
+    g = query_geometry(start)
+    c = query_constants(start, g)
     eta = jnp.asarray(step_size, float)
     n = start.problem.X.shape[1]
     rounding = _rounding(start, run, g["off_hull"])
     gradient = _gradient(start, run)
-    conclusions = {
-        "the run starts at its initial weights": Inequality(
-            jnp.abs(run.risk[0].astype(jnp.float64) - c["F_0"]), 1e-9 * c["F_0"] + rounding[0]
-        )
-    }
+    conclusions = {"the run starts at its initial weights": _begins(c["F_0"], run, rounding)}
     if gradient is not None:
-        blur = 450 * jnp.finfo(run.risk.dtype).eps * gradient**2
         mu = (c["sigma_X"] * run.probes["query_sigma"]) ** 2
-        conclusions["gradient sees the risk: 2 sigma_X^2 s_t^2 F <= |grad F|^2"] = Inequality(
-            2 * mu * run.risk, gradient**2, 2 * mu * rounding + blur
-        )
+        name = "gradient sees the risk: 2 sigma_X^2 s_t^2 F <= |grad F|^2"
+        conclusions[name] = _pl(mu, gradient, run, rounding)
     sides = _descent(start, eta, gradient, run)
     if sides is not None:
         conclusions["each step descends by step |grad F|^2 / 2"] = Inequality(*sides, rounding[:-1])
