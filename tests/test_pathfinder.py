@@ -23,7 +23,7 @@ from shoal.pathfinder import (
     sample_sheet,
 )
 
-COUNTS = {"easy": 500, "medium": 400, "hard": 100}
+COUNTS = {"trivial": 200, "easy": 500, "medium": 300, "hard": 100}
 
 
 @pytest.fixture(scope="module")

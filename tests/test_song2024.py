@@ -438,3 +438,17 @@ def test_byte_embeddings_are_rank_deficient_although_the_dimension_suffices():
     assert X.shape == (4, 16, 64)
     flat = X.reshape(64, 64)
     assert np.linalg.matrix_rank(flat) < 64
+
+
+def test_positions_may_start_as_waves_over_a_picture():
+    values = {"model": "classifier", "problem": "pathfinder", "patch": 8, "places": "sinusoidal"}
+    setting = song2024.complete(song2024.Setting(**values))
+    spec = song2024.model(setting).spec
+    P = np.asarray(song2024.PAPER.init(setting)(jax.random.key(0), spec).P)
+    assert P.shape == (1024, 64)
+    frequency = 10000.0 ** (-np.arange(16) / 16)
+    for place, (row, column) in ((0, (0, 0)), (3, (0, 3)), (6, (1, 2))):  # four tokens in a row
+        waves = [f(at * frequency) for at in (row, column) for f in (np.sin, np.cos)]
+        np.testing.assert_allclose(P[place], np.concatenate(waves), atol=1e-12)
+    along = song2024.PAPER.init(setting._replace(problem="imdb"))(jax.random.key(0), spec).P
+    assert not np.allclose(along[:16], P[:16])

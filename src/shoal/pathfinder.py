@@ -45,7 +45,8 @@ from jaxtyping import Float, Int, UInt8  # not from _typing: worker processes mu
 from shoal.errors import InputError, nearest
 from shoal.files import read_npz
 
-LENGTHS = {"easy": 6, "medium": 9, "hard": 14}  # paddles in a contour; Linsley et al. (2018)
+# paddles in a contour: Linsley et al. (2018), and ours to begin a curriculum with
+LENGTHS = {"trivial": 3, "easy": 6, "medium": 9, "hard": 14}
 SIZE = 32
 VERSION = 1  # of the generator: raise it when the same seed gives other images
 

@@ -34,7 +34,7 @@ class Setting(NamedTuple):
     labels: Literal["gaussian", "teacher"] = "gaussian"  # a teacher is a layer of the same kernel
     label_scale: NonNegative = 1.0  # root mean square of the targets
     classes: str = "3,8"  # two digits, for problem=digits
-    difficulty: Literal["easy", "medium", "hard"] = "easy"  # of Pathfinder: 6, 9, 14 dashes
+    difficulty: Literal["trivial", "easy", "medium", "hard"] = "easy"  # 3, 6, 9 or 14 dashes
     patch: Count = 4  # Pathfinder: side of a token; 1 is a pixel a token, as in the paper
     data_seed: Seed = 0
     # model
