@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from shoal import keeping, ledger
 from shoal.claims import Interval, Ruling, above, mean_interval, within
 from shoal.cli import main
-from shoal.ledger import measured, measurement_key
+from shoal.ledger import measured
 from shoal.papers import PAPERS, wu2023
 from shoal.papers.wu2023 import trials
 
@@ -176,9 +177,13 @@ def test_a_finished_measurement_is_not_repeated(tmp_path):
 
 def test_the_key_depends_on_plan_claim_and_code(monkeypatch):
     a, b = claim_of(CHEAP[0]), claim_of(CHEAP[1])
-    keys = {measurement_key(a, a.quick), measurement_key(b, a.quick), measurement_key(a, a.full)}
-    monkeypatch.setattr("shoal.ledger.code_version", lambda: "another")
-    keys.add(measurement_key(a, a.quick))
+    keys = {
+        keeping.name_of(ledger.about(a, a.quick)),
+        keeping.name_of(ledger.about(b, a.quick)),
+        keeping.name_of(ledger.about(a, a.full)),
+    }
+    monkeypatch.setattr("shoal.keeping.code_version", lambda: "another")
+    keys.add(keeping.name_of(ledger.about(a, a.quick)))
     assert len(keys) == 4
 
 

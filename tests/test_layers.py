@@ -10,7 +10,7 @@ LAYERS = (
     {"errors"},
     {"_typing", "trees", "linalg", "fits", "figures"},
     {"problems", "attention", "losses", "files", "settings", "reviews", "pathfinder"},
-    {"models", "inits"},
+    {"models", "inits", "projections", "keeping"},
     {"methods", "training", "diagnostics"},
     {"certificates", "claims"},
     {"theory", "experiments", "tuning"},

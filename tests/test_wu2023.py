@@ -100,7 +100,7 @@ def test_a_run_can_be_followed_in_numpy():
     experiment = prepare(wu2023.PAPER, setting._asdict(), seeds=(5,))
     out = simulate(experiment)
     start = {k: np.asarray(v[0]) for k, v in experiment.params0._asdict().items()}
-    X, y = (np.asarray(a) for a in experiment.problem)
+    X, y = (np.asarray(a) for a in experiment.problem[:2])
     speeds = {"W_Q": 0.3, "W_K": 0.3, "W_V": 0.3}
     risks, last = numpy_descent(start, X, y, wu2023.scales(setting), 0.02, 10, speeds)
     np.testing.assert_allclose(out.risk[0], risks, rtol=1e-11)

@@ -1,12 +1,13 @@
 """Files from outside, checked before use. Nothing is ever unpickled.
 
-The run folders that shoal itself writes live in `store`; this module only reads what people bring:
-``.npz`` arrays and IDX images (MNIST, Fashion-MNIST), plain or gzipped.
+What people bring: ``.npz`` arrays and IDX images (MNIST, Fashion-MNIST), plain or gzipped. The run
+folders that shoal itself writes live in `store`.
 """
 
 import gzip
 import math
 import os
+import tempfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -138,3 +139,19 @@ def read_idx_images(images: str | Path, labels: str | Path) -> tuple[np.ndarray,
         raise InputError(msg)
     top = float(pixels.max())
     return pixels / (top if top > 0 else 1.0), classes.astype(int)
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    """Write a file under another name, then give it its own: it is whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".shoal-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

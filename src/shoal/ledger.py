@@ -1,23 +1,12 @@
 """The ledger: claims measured once, kept on disk, and decided by rules fixed in code."""
 
-import contextlib
-import functools
-import hashlib
-import json
-import os
-import tempfile
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-import shoal
-from shoal.claims import Claim, Evidence, Measurement
-from shoal.errors import InputError
-from shoal.files import read_npz
-from shoal.store import plain, versions
+from shoal.claims import Claim, Evidence
+from shoal.keeping import Kept, kept
+from shoal.store import plain
 
 
 class Entry(NamedTuple):
@@ -30,56 +19,14 @@ class Entry(NamedTuple):
     kept: bool  # the measurement was found on disk
 
 
-@functools.cache
-def code_version() -> str:
-    """A digest of all code that can change a measurement: everything but the edges."""
-    root = Path(shoal.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        if path.relative_to(root).parts[0] not in ("cli", "report"):
-            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return digest.hexdigest()[:16]
+def about(claim: Claim, plan: Any) -> list:
+    """What decides a measurement, with the code's version (`keeping.kept`)."""
+    return [claim.key, plan._asdict()]
 
 
-def measurement_key(claim: Claim, plan: Any) -> str:
-    """Name under which a measurement is kept: claim, plan and the code's version."""
-    libraries = {name: n for name, n in versions().items() if name in ("jax", "jaxlib", "numpy")}
-    about = json.dumps([claim.key, plan._asdict(), code_version(), libraries], sort_keys=True)
-    return hashlib.sha256(about.encode()).hexdigest()[:32]
-
-
-def measured(claim: Claim, plan: Any, folder: Path) -> tuple[Measurement, float, bool]:
-    """A measurement with its seconds, from disk if it was made before; damaged files are redone."""
-    path = folder / f"{measurement_key(claim, plan)}.npz"
-    if path.exists():
-        try:
-            found = dict(read_npz(path))
-            seconds, names = float(found.pop("_seconds")), str(found.pop("_names"))
-            if names == ",".join(sorted(found)):
-                return found, seconds, True
-            path.unlink(missing_ok=True)
-        except (InputError, KeyError):
-            path.unlink(missing_ok=True)
-    begun = time.perf_counter()
-    made = {name: np.asarray(value) for name, value in claim.measure(plan).items()}
-    seconds = time.perf_counter() - begun
-    listed = np.asarray(",".join(sorted(made)))
-    # a cache that cannot be written is slower, not wrong
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_aside(path, made | {"_seconds": np.asarray(seconds), "_names": listed})
-    return made, seconds, False
-
-
-def _write_aside(path: Path, arrays: dict[str, Any]) -> None:
-    handle, name = tempfile.mkstemp(prefix=".shoal-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+def measured(claim: Claim, plan: Any, folder: Path) -> Kept:
+    """A claim's measurement, from disk if it was made before."""
+    return kept(about(claim, plan), lambda: claim.measure(plan), folder)
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:

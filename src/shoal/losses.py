@@ -17,6 +17,17 @@ def half_sum_of_squares(
     return 0.5 * jnp.sum(jnp.square(outputs - targets))
 
 
+def mean_of_squares(
+    outputs: Float[Array, "*shape"], targets: Float[Array, "*shape"]
+) -> Float[Array, ""]:
+    r"""$\ell = \tfrac1N\sum_n (f_n - y_n)^2$, without $\tfrac12$ (arda2026).
+
+    >>> float(mean_of_squares(jnp.array([1.0, 2.0]), jnp.array([0.0, 0.0])))
+    2.5
+    """
+    return jnp.mean(jnp.square(outputs - targets))
+
+
 def cross_entropy(
     scores: Float[Array, "N classes"], classes: Float[Array, " N"]
 ) -> Float[Array, ""]:

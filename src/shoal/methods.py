@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from shoal._typing import Array, Callable, Int, Params, PRNGKeyArray, Risk, Scalar
 from shoal.errors import InputError
+from shoal.projections import onto_balls
 from shoal.trees import norm
 
 FLOW_RTOL, FLOW_ATOL = 1e-9, 1e-12
@@ -158,14 +159,83 @@ def on_batches(
     return Method(init, step)
 
 
+class Average(NamedTuple):
+    """State of an averaging method: that of the method itself, and the mean of what it visited."""
+
+    inner: State
+    steps: Int[Array, ""]
+    mean: Blocks
+
+
+def averaging(method: Method) -> Method:
+    """Take the steps of a method, and keep the mean of the points that they were taken from."""
+
+    def init(blocks: Blocks) -> Average:
+        return Average(
+            method.init(blocks), jnp.zeros((), int), jax.tree.map(jnp.zeros_like, blocks)
+        )
+
+    def step(risk: Risk, blocks: Blocks, state: Average) -> tuple[Blocks, Average]:
+        steps = state.steps + 1
+        mean = jax.tree.map(lambda a, W: a + (W - a) / steps.astype(W.dtype), state.mean, blocks)
+        blocks, inner = method.step(risk, blocks, state.inner)
+        return blocks, Average(inner, steps, mean)
+
+    return Method(init, step)
+
+
+def projected(method: Method, radii: Mapping[str, Scalar]) -> Method:
+    """After every step, bring each row of a block back into a ball around where it started.
+
+    ``radii`` holds the radius of the balls of each block (`projections.onto_balls`).
+    """
+
+    def init(blocks: Blocks) -> State:
+        return method.init(blocks), blocks
+
+    def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
+        inner, start = state
+        blocks, inner = method.step(risk, blocks, inner)
+        inside = {k: onto_balls(W, start[k], radii[k]) for k, W in blocks.items()}
+        return inside, (inner, start)
+
+    return Method(init, step)
+
+
+def decaying(method: Method, rate: Scalar, *, to_start: bool) -> Method:
+    r"""Descend the risk plus $\tfrac\lambda2\lVert\theta-\theta_*\rVert^2$, $\lambda$ the rate.
+
+    $\theta_*$ is the start, or zero, which is plain weight decay.
+    """
+
+    def init(blocks: Blocks) -> State:
+        return method.init(blocks), blocks if to_start else jax.tree.map(jnp.zeros_like, blocks)
+
+    def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
+        inner, centre = state
+
+        def penalised(b: Blocks, *rows: Array) -> Array:
+            apart = sum(jnp.sum((W - centre[name]) ** 2) for name, W in b.items())
+            return risk(b, *rows) + 0.5 * rate * apart
+
+        blocks, inner = method.step(penalised, blocks, inner)
+        return blocks, (inner, centre)
+
+    return Method(init, step)
+
+
 __all__ = [
+    "Average",
     "Blocks",
     "Method",
     "Params",
     "State",
     "adam",
+    "averaging",
+    "decaying",
     "gradient_descent",
     "gradient_flow",
     "on_batches",
+    "projected",
     "subset",
 ]

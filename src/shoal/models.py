@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 
-from shoal._typing import Array, Callable, Float, Int, Params, Risk
+from shoal._typing import Any, Array, Callable, Float, Int, Params, Risk
 from shoal.problems import Problem
 
 
@@ -12,19 +12,21 @@ class Model(NamedTuple):
     """Shapes of the parameters, and the map they parametrise (one sequence in)."""
 
     spec: Params
-    apply: Callable[[Params, Float[Array, "n d"]], Float[Array, "..."]]
+    apply: Callable[[Params, Any], Float[Array, "..."]]
     at_once: int | None = None  # so many sequences fit into memory side by side; None: all
+    together: Callable[[Params, Any], Float[Array, "N ..."]] | None = None
+    """A faster way to all outputs, differentiable once and in the parameters only."""
 
 
-def predict(model: Model, params: Params, X: Float[Array, "N n d"]) -> Float[Array, "N ..."]:
-    """Outputs for every sequence.
+def predict(model: Model, params: Params, inputs: Any) -> Float[Array, "N ..."]:
+    """Outputs for every sequence (or sequence with its query: see `Problem.inputs`).
 
     What does not depend on the sequence (such as the product of query and key weights) is computed
     once: ``vmap`` leaves it outside the batch.
     """
-    if model.at_once is None or len(X) <= model.at_once:
-        return jax.vmap(model.apply, in_axes=(None, 0))(params, X)
-    return jax.lax.map(lambda x: model.apply(params, x), X, batch_size=model.at_once)
+    if model.at_once is None or len(jax.tree.leaves(inputs)[0]) <= model.at_once:
+        return jax.vmap(model.apply, in_axes=(None, 0))(params, inputs)
+    return jax.lax.map(lambda x: model.apply(params, x), inputs, batch_size=model.at_once)
 
 
 def empirical_risk(model: Model, problem: Problem, loss: Callable[[Array, Array], Array]) -> Risk:
@@ -35,7 +37,20 @@ def empirical_risk(model: Model, problem: Problem, loss: Callable[[Array, Array]
     """
 
     def risk(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
-        X, y = problem if rows is None else (problem.X[rows], problem.y[rows])
-        return loss(predict(model, params, X), y)
+        seen = problem if rows is None else jax.tree.map(lambda a: a[rows], problem)
+        return loss(predict(model, params, seen.inputs), seen.y)
+
+    return risk
+
+
+def training_risk(model: Model, problem: Problem, loss: Callable[[Array, Array], Array]) -> Risk:
+    """The same number by the model's fast way, if it has one: for steps, not for Hessians."""
+    if model.together is None:
+        return empirical_risk(model, problem, loss)
+    fast = model.together
+
+    def risk(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
+        seen = problem if rows is None else jax.tree.map(lambda a: a[rows], problem)
+        return loss(fast(params, seen.inputs), seen.y)
 
     return risk

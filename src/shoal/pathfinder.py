@@ -31,7 +31,6 @@ import math
 import os
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +42,7 @@ import numpy as np
 from jaxtyping import Float, Int, UInt8  # not from _typing: worker processes must not import jax
 
 from shoal.errors import InputError, nearest
-from shoal.files import read_npz
+from shoal.files import read_npz, write_aside
 
 # paddles in a contour: Linsley et al. (2018), and ours to begin a curriculum with
 LENGTHS = {"trivial": 3, "easy": 6, "medium": 9, "hard": 14}
@@ -535,7 +534,7 @@ def dataset(
             progress(sum(len(p.labels) for p in parts), count)
     data = Pathfinder(*map(np.concatenate, zip(*parts, strict=True)))
     try:
-        _write_whole(path, _packed(data, length, seed))
+        write_aside(path, _packed(data, length, seed))
     except OSError as error:
         msg = (
             f"cannot keep images in {str(path)!r} ({error.strerror}); they will be generated again."
@@ -588,22 +587,6 @@ def _packed(data: Pathfinder, length: int, seed: int) -> bytes:
     digest = np.frombuffer(_digest(data, length, seed), np.uint8)
     np.savez_compressed(content, **data._asdict(), version=np.array(VERSION), digest=digest)
     return content.getvalue()
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Write a file aside, then give it its name (as `store`, which is too high a layer to ask)."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".shoal-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _load(path: Path, length: int, seed: int) -> Pathfinder | None:

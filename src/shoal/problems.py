@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal._typing import Array, Callable, Float, PRNGKeyArray
+from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray
 from shoal.errors import InputError
 
 
@@ -14,10 +14,17 @@ class Problem(NamedTuple):
     """Data: N sequences of n tokens in dimension d, and their targets.
 
     A target is a number (a class number, for a classifier) or a matrix with a row for each token.
+    Some models ask each sequence with a query of its own; without one it is the last token.
     """
 
     X: Float[Array, "N n d"]
     y: Float[Array, "N ..."]
+    q: Float[Array, "N d"] | None = None
+
+    @property
+    def inputs(self) -> Any:
+        """What a model sees: the sequences, with their queries if there are any."""
+        return self.X if self.q is None else (self.X, self.q)
 
 
 def require_finite(array: np.ndarray, what: str, precision: str = "float64") -> None:
@@ -30,13 +37,19 @@ def require_finite(array: np.ndarray, what: str, precision: str = "float64") -> 
 
 
 def checked(
-    X: np.ndarray, y: np.ndarray, *, where: str, precision: str = "float64", target: str = "y"
+    X: np.ndarray,
+    y: np.ndarray,
+    q: np.ndarray | None = None,
+    *,
+    where: str,
+    precision: str = "float64",
+    target: str = "y",
 ) -> Problem:
     """Make a problem of arrays from outside, or say what is wrong with them.
 
     ``target`` is ``y`` for one number a sample, ``Y`` for one row a token.
     """
-    for name, array in (("X", X), (target, y)):
+    for name, array in (("X", X), (target, y), *([] if q is None else [("q", q)])):
         if array.dtype.kind not in "fiu":
             msg = f"{where}: {name} holds {array.dtype}; expected real numbers."
             raise InputError(msg)
@@ -51,7 +64,11 @@ def checked(
     if target == "Y" and (y.ndim != 3 or y.shape[:2] != (N, n) or not y.shape[2]):
         msg = f"{where}: Y has shape {y.shape}; with this X it should be ({N}, {n}, outputs)."
         raise InputError(msg)
-    return Problem(jnp.asarray(X, float), jnp.asarray(y, float))
+    if q is not None and q.shape != (N, X.shape[2]):
+        msg = f"{where}: q has shape {q.shape}; with this X it should be ({N}, {X.shape[2]})."
+        raise InputError(msg)
+    query = None if q is None else jnp.asarray(q, float)
+    return Problem(jnp.asarray(X, float), jnp.asarray(y, float), query)
 
 
 def gaussian_tokens(

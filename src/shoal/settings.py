@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
 
 from shoal.errors import InputError, nearest
 
@@ -20,6 +21,24 @@ def _names(text: str) -> str:
 
 Names = Annotated[str, AfterValidator(_names)]
 """Names separated by commas, such as ``W_Q,W_K``."""
+
+
+def _three(text: str) -> str:
+    """Three positive numbers, or one for all three."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) not in (1, 3) or not all(0 < x < float("inf") for x in numbers):
+        msg = "three positive numbers such as 3,3,3 (or one for all)"
+        raise PydanticCustomError("three", msg)
+    return ",".join(
+        f"{x:g}" if float(f"{x:g}") == x else repr(x) for x in numbers * (3 // len(numbers))
+    )
+
+
+Three = Annotated[str, BeforeValidator(str), AfterValidator(_three)]
+"""Three positive numbers separated by commas."""
 
 
 def with_values(setting: Any, values: Mapping[str, Any], *, owner: str) -> Any:

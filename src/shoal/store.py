@@ -1,8 +1,9 @@
 """Run folders: open to any tool, whole or not there at all.
 
 A folder holds ``run.json``, ``trajectory.parquet``, ``problem.npz``, ``params0.npz``,
-``params.npz``, ``certificates.json`` and, if arrays were recorded, ``probes.npz``. It is written
-aside, under a name that begins with a dot, and renamed when complete.
+``params.npz``, ``certificates.json`` and, if arrays were recorded, ``probes.npz``; ``average.npz``
+if the mean of the iterates was kept. It is written aside, under a name that begins with a dot, and
+renamed when complete.
 """
 
 import io
@@ -26,7 +27,7 @@ from shoal import settings, trees
 from shoal.certificates import Certificate, Reading, readings, verdict
 from shoal.errors import InputError, nearest
 from shoal.experiments import Experiment, Paper, check_problem, problem_arrays, read_problem
-from shoal.files import read_npz
+from shoal.files import read_npz, write_aside
 from shoal.training import Trajectory
 
 FORMAT = 1
@@ -163,6 +164,8 @@ def _write_files(
     _write_npz(folder / "problem.npz", problem)
     _write_npz(folder / "params0.npz", _arrays(experiment.params0))
     _write_npz(folder / "params.npz", _arrays(run.params))
+    if run.average is not None:
+        _write_npz(folder / "average.npz", _arrays(run.average))
     if larger:
         steps = {"seed": seeds, "step": np.asarray(run.step[0])}
         _write_npz(folder / "probes.npz", steps | larger)
@@ -193,19 +196,10 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file aside, then give it its name, replacing what was there."""
     path = _absolute(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".shoal-", dir=path.parent)
+        write_aside(path, content)
     except OSError as error:
         msg = f"cannot write {str(path)[:200]!r} ({error.strerror}); choose another --out."
         raise InputError(msg) from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -254,14 +248,17 @@ def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajec
             f"{str(folder / 'run.json')!r} is not a run of ours ({type(error).__name__}: {error})."
         )
         raise InputError(msg) from None
-    problem, held_out = read_problem(folder / "problem.npz", paper.target(setting))
+    problem, held_out = read_problem(
+        folder / "problem.npz", paper.target(setting), queries=paper.queries
+    )
     shape = (setting.num_samples, setting.num_tokens, setting.dim)
     if problem.X.shape != shape:
         msg = f"problem.npz: X has shape {problem.X.shape}, but run.json says {shape}."
         raise InputError(msg)
     check_problem(paper, setting, problem, held_out)
-    if problem.y.ndim == 3 and problem.y.shape[2] != setting.out_dim:
-        msg = f"problem.npz: Y has {problem.y.shape[2]} outputs, not {setting.out_dim}."
+    expected = getattr(setting, "out_dim", 1)
+    if problem.y.ndim == 3 and problem.y.shape[2] != expected:
+        msg = f"problem.npz: Y has {problem.y.shape[2]} outputs, not {expected}."
         raise InputError(msg)
     spec = paper.model(setting).spec
 
@@ -292,7 +289,8 @@ def load_run(folder: Path, papers: dict[str, Paper]) -> tuple[Experiment, Trajec
     step, risk, probes = _read_trajectory(
         folder / "trajectory.parquet", seeds, expected, np.dtype(precision)
     )
-    return experiment, Trajectory(step, risk, probes, stacked("params.npz"))
+    average = stacked("average.npz") if paper.averages else None
+    return experiment, Trajectory(step, risk, probes, stacked("params.npz"), average)
 
 
 def _described(about: dict[str, Any], papers: dict[str, Paper]) -> tuple:

@@ -16,7 +16,8 @@ from shoal.trees import block_names
 class Trajectory(NamedTuple):
     """What a run leaves behind; the leading axis of all but ``params`` is the recorded step.
 
-    ``params`` are the final parameters. To keep every iterate, record the identity probe,
+    ``params`` are the final parameters; ``average``, if it was kept, is the mean of those before
+    every step. To keep every iterate, record the identity probe,
     ``probes={"params": lambda params: params}``.
     """
 
@@ -24,6 +25,7 @@ class Trajectory(NamedTuple):
     risk: Float[Array, " T"]
     probes: dict[str, Any]
     params: Params
+    average: Params | None = None
 
 
 class Leg(NamedTuple):

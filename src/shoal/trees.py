@@ -40,6 +40,16 @@ def norm(tree: Mapping | tuple) -> Float[Array, ""]:
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
+def dot(one: Mapping | tuple, other: Mapping | tuple) -> Float[Array, ""]:
+    """Inner product of two trees of the same shape.
+
+    >>> float(dot({"a": jnp.array([3.0])}, {"a": jnp.array([4.0])}))
+    12.0
+    """
+    products = jax.tree.map(lambda a, b: jnp.sum(a * b), one, other)
+    return jnp.sum(jnp.stack(jax.tree.leaves(products)))
+
+
 def cast(tree: Params, dtype: str) -> Params:
     """Every array of a tree in another precision."""
     return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)

@@ -209,6 +209,7 @@ def reproduce(name: str, out: Path | None, *, full: bool, as_json: bool) -> None
     made, files = [], []
     with show.progress(f"{key}: figures") as tell:
         for done, recipe in enumerate(recipes):
+            _work(recipe, full=full)
             figure = _figure(recipe, folder, full=full)
             made.append(figure)
             files += [str(folder / f"{figure.key}.{end}") for end in ("png", "pdf", "parquet")]
@@ -224,6 +225,16 @@ def reproduce(name: str, out: Path | None, *, full: bool, as_json: bool) -> None
             words = f"{escape(figure.title)}. [dim]{escape(figure.caption)}[/]"
             terminal.print(f"[bold]{figure.key}[/]  {words}")
         show.note(f"wrote {len(files)} files and {folder / 'index.html'}")
+
+
+def _work(recipe: FigureRecipe, *, full: bool) -> None:
+    """Do the long parts of a figure's work, with progress of their own."""
+    jobs = recipe.jobs(full)
+    if jobs:
+        with show.progress(f"{recipe.key}: runs") as tell:
+            for done, job in enumerate(jobs):
+                job()
+                tell(done + 1, len(jobs))
 
 
 def _figure(recipe: FigureRecipe, folder: Path, *, full: bool) -> figures.Figure:

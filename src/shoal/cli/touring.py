@@ -27,28 +27,32 @@ SMALL = {
 }
 STOPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("theorem_a", {"width": 400, "score_exponent": 1.0}),
-    ("theorem_a", {"width": 4000, "score_exponent": 1.0}),
     ("theorem_a", {"width": 40000, "score_exponent": 1.0}),
     ("theorem_a", {"width": 40000, "score_exponent": 0.5}),
     ("theorem_a", {"width": 40000, "score_exponent": 0.5, "hidden_step_ratio": 0.01}),
-    ("theorem_a", {"width": 40000, "score_exponent": 1.0, "init": "ntk"}),
     ("theorem_b", {"width": 4000, "score_exponent": 1.0}),
 )
+CERTIFIED = 1  # of these, the one that the page shows at length
 STEPS = {"theorem_a": 40, "theorem_b": 20, "kernel_regime": 200}
 WIDTHS = (64, 256, 1024, 4096)
 
 
 CLAIMS = (
     "wu2023.linear_convergence",
-    "wu2023.scaling_large_width_equal_step",
     "wu2023.attention_tends_to_uniform",
-    "wu2023.attention_stays_informative",
-    "wu2023.weights_freeze_early",
     "wu2023.rank_is_needed",
     "song2024.softmax_is_trapped",
     "song2024.keys_free_softmax",
     "song2024.gaussian_has_traps_too",
     "song2024.middling_scale_is_best",
+    "arda2026.long_tokens_make_spikes",
+    "arda2026.loss_has_a_knee_at_the_teacher_s_norm",
+)
+SEQUENCES = {"num_samples": 20, "num_tokens": 8, "dim": 4, "num_heads": 16, "num_steps": 100}
+BALLS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("theorem_b", {}),
+    ("theorem_b", {"radius": "0.1"}),
+    ("theorem_c", {"labels": "dual", "radius": "1.5", "num_heads": 64, "step_size": 0.5}),
 )
 TRAP = {"problem": "trap", "init": "trap", "step_size": 0.5, "num_steps": 5000, "every": 50}
 TRAPS = (  # kernel, trained blocks
@@ -65,7 +69,9 @@ def tour(page_path: Path, *, as_json: bool) -> None:
     out = show.console()
     results: dict[str, Any] = {}
     if not as_json:
-        out.print("[bold]shoal tour[/]: the laboratory on its papers, wu2023 and song2024.\n")
+        out.print(
+            "[bold]shoal tour[/]: the laboratory on its papers, wu2023, song2024 and arda2026.\n"
+        )
 
     stops_done = [_run(name, SMALL | values) for name, values in STOPS]
     results["certificates"] = stops = [_stop(done) for done in stops_done]
@@ -112,17 +118,27 @@ def tour(page_path: Path, *, as_json: bool) -> None:
         out.print(_trap_table(traps))
         out.print(_trap_words(traps) + "\n")
 
+    balls_done = [_projected(name, SEQUENCES | values) for name, values in BALLS]
+    results["balls"] = balls = [_ball(done) for done in balls_done]
+    if not as_json:
+        out.print(
+            "[bold]5. Projected descent[/]  arda2026: 20 sequences of 8 tokens; every head stays "
+            "in a ball around its start."
+        )
+        out.print(_ball_table(balls))
+        out.print(_ball_words(balls) + "\n")
+
     entries = publishing.ledger(publishing.wanted(CLAIMS), full=False)
     kept = ledger_json(entries)
     results["claims"] = [{k: v for k, v in claim.items() if k != "panel"} for claim in kept]
     if not as_json:
-        out.print("[bold]5. Claims on trial[/] (a few; shoal claims has them all)")
+        out.print("[bold]6. Claims on trial[/] (a few; shoal claims has them all)")
         for entry in entries:
             found = entry.evidence
             colour = publishing.RULINGS[found.ruling]
             out.print(f"  [{colour}]{found.ruling}[/]  {escape(found.sentence)}")
 
-    _page(page_path, stops_done, digits_done, traps_done, kept)
+    _page(page_path, stops_done, digits_done, traps_done, balls_done, kept)
     results["page"] = str(page_path)
     results["seconds"] = round(time.perf_counter() - begun, 1)
     if as_json:
@@ -137,10 +153,11 @@ def _page(
     stops: list[work.Done],
     digits: work.Done,
     traps: list[work.Done],
+    balls: list[work.Done],
     kept: list[dict[str, Any]],
 ) -> None:
     """The tour as a page: the widest certified run, real data, and the ledger."""
-    certified = stops[2]
+    certified = stops[CERTIFIED]
     parts = [
         section._replace(title=f"{title}: {section.title}")
         for title, done in (("Theorem A at width 40000", certified), ("Digits", digits))
@@ -155,9 +172,10 @@ def _page(
         for row in map(_stop, stops)
     )
     glance = page.Section("Does the theorem apply?", verdicts=verdicts)
-    lead = "A tour of the laboratory: certificates, real data, traps and claims, for two papers."
-    parts = [glance, *parts, *_trap_sections(traps), sections.ledger_section(kept)]
-    used = [paper_of(key) for key in ("wu2023", "song2024")]
+    lead = "A tour of the laboratory: certificates, real data, traps and claims, for three papers."
+    shown = [*_trap_sections(traps), _ball_section(balls)]
+    parts = [glance, *parts, *shown, sections.ledger_section(kept)]
+    used = [paper_of(key) for key in ("wu2023", "song2024", "arda2026")]
     publishing.write_page(path, "shoal tour", lead, parts, used)
 
 
@@ -245,6 +263,97 @@ def _trap_sections(traps: list[work.Done]) -> list[page.Section]:
     head = ("side", "last risk", "at the end", "|gradient|", "Hessian from")
     text = f"song2024: four tokens, one number to hit. {_trap_words(rows)}"
     return [page.Section("Stuck or slow?", text, tables=(("ends", head, cells),), panels=(loss,))]
+
+
+def _projected(name: str, values: dict[str, Any]) -> work.Done:
+    paper = paper_of("arda2026")
+    theorem = theorem_of(paper, name)
+    experiment, source = work.with_step(prepare(paper, values), theorem)
+    return work.execute(experiment, theorem.probes, (theorem,), source)
+
+
+def _ball(done: work.Done) -> dict[str, Any]:
+    certificate: Certificate = done.theorems[0][1][0]
+    setting, known = done.experiment.setting, certificate.constants
+    upper = known.get("bound along the path", np.nan)
+    lower = known.get("lower bound of the linearised loss", np.nan)
+    return {
+        "theorem": done.theorems[0][0].key,
+        "labels": setting.labels,
+        "radius": setting.radius,
+        "first_risk": float(done.run.risk[0, 0]),
+        "last_risk": float(done.run.risk[0, -1]),
+        "mean_risk": float(np.mean(done.run.risk[0, :-1])),
+        "at_most": float(upper),
+        "at_least": float(lower),
+        "verdict": str(verdict(certificate)),
+    }
+
+
+def _or_dash(value: float) -> str:
+    return "-" if np.isnan(value) else show.number(value)
+
+
+def _ball_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        row["theorem"],
+        row["labels"],
+        row["radius"],
+        show.number(row["last_risk"]),
+        show.number(row["mean_risk"]),
+        _or_dash(row["at_most"]) if row["verdict"] != Verdict.NOT_APPLICABLE else "-",
+        _or_dash(row["at_least"]),
+    )
+
+
+_BALL_HEAD: tuple[str, ...] = ("theorem", "labels", "radius", "last loss", "mean loss")
+_BALL_HEAD += ("mean at most", "any at least")
+
+
+def _ball_table(rows: list[dict[str, Any]]) -> Table:
+    table = show.table(*_BALL_HEAD, "verdict")
+    for row in rows:
+        table.add_row(*_ball_cells(row), show.coloured(Verdict(row["verdict"])))
+    return table
+
+
+def _ball_words(rows: list[dict[str, Any]]) -> str:
+    """What the table says, in words that depend on what is in it."""
+    words = []
+    for row in rows:
+        if row["verdict"] == Verdict.HOLDS and row["theorem"] == "theorem_b":
+            ratio = row["at_most"] / row["mean_risk"]
+            words.append(
+                f"With radius {row['radius']} the bound is {ratio:.1f} times the mean loss."
+            )
+        elif row["verdict"] == Verdict.NOT_APPLICABLE:
+            words.append(f"Radius {row['radius']} does not hold the teacher: nothing is promised.")
+        elif row["theorem"] == "theorem_c":
+            words.append(
+                "Labels of exactly known norm, half of it allowed: no weights in the balls get "
+                f"much below {show.number(row['at_least'])}."
+            )
+    return "\n".join(words)
+
+
+def _ball_section(balls: list[work.Done]) -> page.Section:
+    rows = [_ball(done) for done in balls]
+    curves = tuple(
+        band(
+            f"{row['labels']}, radius {row['radius']}",
+            np.asarray(done.run.step[0]),
+            np.asarray(done.run.risk),
+        )
+        for row, done in zip(rows, balls, strict=True)
+    )
+    loss = Panel("projected gradient descent", "step", "loss", curves, log_y=True)
+    text = (
+        "arda2026: heads with one neuron each, in pairs of opposite signs, each kept in a ball "
+        f"around its start. {_ball_words(rows)}"
+    )
+    cells = tuple((*_ball_cells(row), row["verdict"]) for row in rows)
+    head = (*_BALL_HEAD, "verdict")
+    return page.Section("Projected descent", text, tables=(("runs", head, cells),), panels=(loss,))
 
 
 def _run(name: str, values: dict[str, Any], extra: tuple[str, ...] = ()) -> work.Done:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Array, Callable, Float, Params, Probe, Scalar
+from shoal._typing import Any, Array, Callable, Float, Params, Probe, Scalar
 from shoal.linalg import norm_fro, norm_op
 from shoal.models import Model
 from shoal.trees import blocks
@@ -15,7 +15,7 @@ Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
 """Tangent kernel of each block, as a function of the parameters."""
 
 
-def tangent_kernels(model: Model, X: Float[Array, "N n d"]) -> Kernels:
+def tangent_kernels(model: Model, inputs: Any) -> Kernels:
     r"""Tangent kernel of each block, $K_{ij} = \langle\nabla f(x_i),\nabla f(x_j)\rangle$.
 
     By automatic differentiation: works for any model, and needs memory for the whole Jacobian.
@@ -24,10 +24,10 @@ def tangent_kernels(model: Model, X: Float[Array, "N n d"]) -> Kernels:
     """
 
     def kernels(params: Params) -> dict[str, Float[Array, "R R"]]:
-        def outputs(params: Params, x: Float[Array, "n d"]) -> Float[Array, " outputs"]:
-            return model.apply(params, x).ravel()
+        def outputs(params: Params, sequence: Any) -> Float[Array, " outputs"]:
+            return model.apply(params, sequence).ravel()
 
-        J = blocks(jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(params, X))
+        J = blocks(jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(params, inputs))
         flat = {name: j.reshape(j.shape[0] * j.shape[1], -1) for name, j in J.items()}
         return {name: j @ j.T for name, j in flat.items()}
 

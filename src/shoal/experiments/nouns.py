@@ -9,11 +9,15 @@ from shoal.certificates import Certificate
 from shoal.claims import Claim
 from shoal.errors import InputError, nearest
 from shoal.figures import Figure
+from shoal.methods import Method
 from shoal.models import Model
 from shoal.problems import Problem
 from shoal.training import Trajectory
 
 ANY_METHOD = "any"  # of a theorem that speaks of the start only
+
+
+TRACED = ("step_size", "hidden_step_ratio", "num_steps", "data_seed", "label_scale")
 
 
 class Case(NamedTuple):
@@ -48,6 +52,8 @@ class FigureRecipe(NamedTuple):
     key: str
     title: str
     make: Callable[[bool], Figure]  # argument: full size?
+    jobs: Callable[[bool], list[Callable[[], Any]]] = lambda _: []
+    """Long parts of the work, each kept on disk when done, so that a stop loses little."""
 
 
 class Paper(NamedTuple):
@@ -74,7 +80,12 @@ class Paper(NamedTuple):
     figures: tuple[FigureRecipe, ...] = ()
     # what not every paper needs
     target: Callable[[Any], str] = lambda _: "y"  # `Y`, if a target is a matrix with a row a token
+    queries: bool = False  # does a problem file's `q`, a query for each sequence, matter?
     held_out: Callable[[Any], Problem | None] = lambda _: None
+    from_file: Callable[[Any], Any] = lambda setting: setting  # a setting whose data come from one
+    method: Callable[[Any, Method], Method] = lambda _, method: method  # e.g. projected
+    averages: bool = False  # keep the mean of the iterates along a run
+    traced: tuple[str, ...] = TRACED  # settings that no compiled program depends on
     check: Callable[[Any, Problem], None] = lambda *_: None  # of data from outside
     floor: Callable[[Case], Callable[[Params], Scalar] | None] = lambda _: None  # of the risk
     usual_step: Callable[[Case], Scalar | None] = lambda _: None  # instead of the kernel's

@@ -1,5 +1,6 @@
 """From a user's words to a problem and initial weights, or to what is wrong with the words."""
 
+import functools
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -38,10 +39,13 @@ def prepare(
         raise InputError(msg)
     given = fixed = tuple(values)
     if data is not None:
-        problem, held_out = read_problem(data, paper.target(setting), precision)
+        problem, held_out = read_problem(
+            data, paper.target(setting), precision, queries=paper.queries
+        )
+        setting = paper.complete(paper.from_file(setting))
         check_problem(paper, setting, problem, held_out)
-        setting = _adopt(setting, fixed, _problem_sizes(problem), str(data))
-        fixed += tuple(_problem_sizes(problem))
+        setting = _adopt(setting, fixed, _problem_sizes(problem, setting), str(data))
+        fixed += tuple(_problem_sizes(problem, setting))
     spec = paper.model(setting).spec
     stored = _read_params(spec, params, precision) if params is not None else None
     if stored is not None:
@@ -52,7 +56,9 @@ def prepare(
     _refuse_giants(paper, setting, len(seeds))
     if data is None:
         problem, held_out = paper.problem(setting), paper.held_out(setting)
-        setting = _adopt(setting, fixed, _problem_sizes(problem), f"problem={setting.problem}")
+        setting = _adopt(
+            setting, fixed, _problem_sizes(problem, setting), f"problem={setting.problem}"
+        )
     setting = paper.complete(setting)
     if stored is not None:
         params0 = _matching(paper, setting, stored, str(params))
@@ -72,20 +78,25 @@ def prepare(
 
 
 def read_problem(
-    path: str | Path, target: str, precision: str = "float64"
+    path: str | Path, target: str, precision: str = "float64", *, queries: bool = False
 ) -> tuple[Problem, Problem | None]:
-    """The problem in a file, and the held-out data, if there are any (``X_test`` and targets)."""
-    arrays = read_npz(path, ("X", target))
-    problem = checked(
-        arrays["X"], arrays[target], where=str(path), precision=precision, target=target
-    )
-    if not {"X_test", f"{target}_test"} & set(npz_names(path)):
+    """The problem in a file, and the held-out data, if there are any (``X_test`` and targets).
+
+    ``queries``: the model takes a query ``q`` with each sequence, if the file has them.
+    """
+    there = set(npz_names(path))
+
+    def read(end: str) -> Problem:
+        asked = [f"q{end}"] if queries and f"q{end}" in there else []
+        names = (f"X{end}", f"{target}{end}", *asked)
+        where = str(path) + (" (test)" if end else "")
+        arrays = read_npz(path, names).values()
+        return checked(*arrays, where=where, precision=precision, target=target)
+
+    problem = read("")
+    if not {"X_test", f"{target}_test"} & there:
         return problem, None
-    arrays = read_npz(path, ("X_test", f"{target}_test"))
-    where = f"{path} (test)"
-    test = checked(
-        arrays["X_test"], arrays[f"{target}_test"], where=where, precision=precision, target=target
-    )
+    test = read("_test")
     if test.X.shape[1:] != problem.X.shape[1:] or test.y.shape[1:] != problem.y.shape[1:]:
         msg = f"{path}: X_test has shape {test.X.shape}; except for the samples it should be X's."
         raise InputError(msg)
@@ -102,10 +113,14 @@ def check_problem(paper: Paper, setting: Any, problem: Problem, held_out: Proble
 def problem_arrays(experiment: Experiment) -> dict[str, Array]:
     """A problem under the names of a problem file."""
     target = experiment.paper.target(experiment.setting)
-    named = {"X": experiment.problem.X, target: experiment.problem.y}
-    if experiment.held_out is not None:
-        named |= {"X_test": experiment.held_out.X, f"{target}_test": experiment.held_out.y}
-    return named
+    parts = {"": experiment.problem, "_test": experiment.held_out}
+    return {
+        f"{name}{end}": array
+        for end, part in parts.items()
+        if part is not None
+        for name, array in zip(("X", target, "q"), part, strict=True)
+        if array is not None
+    }
 
 
 def require_whole_records(setting: Any) -> None:
@@ -118,17 +133,25 @@ def require_whole_records(setting: Any) -> None:
 
 def initial_params(paper: Paper, setting: Any, seeds: Iterable[int]) -> Params:
     """Initial weights of each seed, stacked along a leading axis."""
+    defaults = type(setting)._field_defaults
+    setting = setting._replace(**{k: defaults[k] for k in paper.traced if k in defaults})
+    return _drawn(jnp.asarray(tuple(seeds), jnp.uint32), paper, setting)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _drawn(seeds: Array, paper: Paper, setting: Any) -> Params:
     init, spec = paper.init(setting), paper.model(setting).spec
 
     def draw(seed: Array) -> Params:
         return init(jax.random.fold_in(jax.random.key(seed), 1), spec)  # data take fold 0
 
-    return jax.vmap(draw)(jnp.asarray(tuple(seeds), jnp.uint32))
+    return jax.vmap(draw)(seeds)
 
 
-def _problem_sizes(problem: Problem) -> dict[str, int]:
+def _problem_sizes(problem: Problem, setting: Any) -> dict[str, int]:
     sizes = dict(zip(("num_samples", "num_tokens", "dim"), problem.X.shape, strict=True))
-    return sizes | ({"out_dim": problem.y.shape[2]} if problem.y.ndim == 3 else {})
+    outputs = problem.y.ndim == 3 and "out_dim" in setting._fields
+    return sizes | ({"out_dim": problem.y.shape[2]} if outputs else {})
 
 
 def _adopt(setting: Any, fixed: tuple[str, ...], sizes: Mapping[str, int], where: str) -> Any:

@@ -18,10 +18,17 @@ from shoal.diagnostics import dynamics
 from shoal.errors import InputError
 from shoal.experiments.nouns import ANY_METHOD, Case, Experiment, Paper, Theorem, trained
 from shoal.experiments.preparing import activations, require_whole_records
-from shoal.methods import Method, adam, gradient_descent, gradient_flow, on_batches
-from shoal.models import empirical_risk, predict
+from shoal.methods import (
+    Method,
+    adam,
+    averaging,
+    gradient_descent,
+    gradient_flow,
+    on_batches,
+)
+from shoal.models import empirical_risk, predict, training_risk
 from shoal.problems import Problem
-from shoal.theory.kernel_regime import predicted_risk
+from shoal.theory.kernel_regime import predicted_residual
 from shoal.training import Trajectory, leg, record, spacing, trajectory
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -35,24 +42,26 @@ BATCH = 32  # samples in a step of a stochastic method, unless the setting says 
 
 
 def method_of(
-    setting: Any, numbers: dict[str, Any], num_samples: int, key: PRNGKeyArray | None = None
+    paper: Paper,
+    setting: Any,
+    numbers: dict[str, Any],
+    num_samples: int,
+    key: PRNGKeyArray | None = None,
 ) -> Method:
     """The training rule of a setting; ``key`` decides the batches."""
     method = METHODS[setting.method](numbers["step_size"], numbers["speeds"])
-    if setting.method not in STOCHASTIC:
-        return method
-    size = min(BATCH, num_samples) if setting.batch_size is None else setting.batch_size
-    return on_batches(method, num_samples=num_samples, batch_size=size, key=key)
-
-
-_TRACED = ("step_size", "hidden_step_ratio", "num_steps", "data_seed", "label_scale")
+    if setting.method in STOCHASTIC:
+        size = min(BATCH, num_samples) if setting.batch_size is None else setting.batch_size
+        method = on_batches(method, num_samples=num_samples, batch_size=size, key=key)
+    method = paper.method(setting, method)
+    return averaging(method) if paper.averages else method
 
 
 def _program(paper: Paper, setting: Any) -> Any:
     """The setting with every field reset that does not change the compiled program."""
     setting = paper.program(setting)
     defaults = type(setting)._field_defaults
-    return setting._replace(**{k: defaults[k] for k in _TRACED if k in defaults})
+    return setting._replace(**{k: defaults[k] for k in paper.traced if k in defaults})
 
 
 def _seeds_at_once(experiment: Experiment) -> int:
@@ -99,8 +108,8 @@ def _leg(data, starts, points, states, numbers, *, paper, setting, num_steps, ev
     def one(params0, params, state):
         case = _case(setting, data, params0, numbers)
         walked = leg(
-            method_of(setting, numbers, len(case.problem.X)),
-            empirical_risk(paper.model(setting), case.problem, paper.loss),
+            method_of(paper, setting, numbers, len(case.problem.X)),
+            training_risk(paper.model(setting), case.problem, paper.loss),
             params,
             state,
             num_steps=num_steps,
@@ -117,7 +126,7 @@ def _leg(data, starts, points, states, numbers, *, paper, setting, num_steps, ev
 def _last(data, starts, points, numbers, *, paper, setting, probes, batch):
     def one(params0, params):
         case = _case(setting, data, params0, numbers)
-        risk = empirical_risk(paper.model(setting), case.problem, paper.loss)
+        risk = training_risk(paper.model(setting), case.problem, paper.loss)
         return record(risk, _chosen(paper, case, probes), params)
 
     return over_seeds(one, batch, starts, points)
@@ -163,7 +172,7 @@ def simulate(
 
     def begin(blocks: Any, seed: Array) -> Any:
         key = jax.random.fold_in(jax.random.key(seed), 2)  # data take fold 0, weights fold 1
-        return method_of(setting, numbers, len(data[0].X), key).init(blocks)
+        return method_of(paper, setting, numbers, len(data[0].X), key).init(blocks)
 
     states = jax.vmap(begin)(moving, jnp.asarray(experiment.seeds, jnp.uint32))
     records = []
@@ -186,7 +195,8 @@ def simulate(
             progress((done + 1) * setting.num_steps // legs, setting.num_steps)
     last = _last(data, starts, points, numbers, **common)
     joined = jax.tree.map(lambda *xs: jnp.concatenate(xs, axis=1), *records)
-    return jax.vmap(functools.partial(trajectory, every=setting.every))(joined, last, points)
+    run = jax.vmap(functools.partial(trajectory, every=setting.every))(joined, last, points)
+    return run._replace(average=starts._replace(**states.mean)) if paper.averages else run
 
 
 # --------------------------------------------------------------------------------- certifying
@@ -225,9 +235,11 @@ def kernel_predictions(experiment: Experiment, step: Array) -> Float[Array, "S T
     paper = experiment.paper
 
     def one(case: Case) -> Float[Array, " T"]:
-        outputs = predict(paper.model(case.setting), case.params0, case.problem.X)
+        outputs = predict(paper.model(case.setting), case.params0, case.problem.inputs)
         K0 = _kernel(paper, case)(case.params0)
-        return predicted_risk(K0, (outputs - case.problem.y).ravel(), case.step_size, step)
+        y = case.problem.y
+        e = predicted_residual(K0, (outputs - y).ravel(), case.step_size, step)
+        return jax.vmap(lambda r: paper.loss(y + r.reshape(y.shape), y))(e)
 
     return _per_start(experiment, one)
 

@@ -2,9 +2,11 @@
 
 from shoal.errors import InputError, nearest
 from shoal.experiments import Paper
-from shoal.papers import song2024, wu2023
+from shoal.papers import arda2026, song2024, wu2023
 
-PAPERS: dict[str, Paper] = {module.PAPER.key: module.PAPER for module in (wu2023, song2024)}
+PAPERS: dict[str, Paper] = {
+    module.PAPER.key: module.PAPER for module in (wu2023, song2024, arda2026)
+}
 
 
 def paper_of(key: str) -> Paper:

@@ -1,6 +1,7 @@
 """Figures as PNG and PDF: a quiet common style that can be read in grey."""
 
 import io
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,9 @@ def draw(figure: Figure) -> Any:
 def _panel(page: Any, axis: Any, panel: Panel, darkest: float) -> None:
     from matplotlib.colors import BoundaryNorm
 
-    axis.set_title(panel.title)
+    axis.set_title(textwrap.fill(panel.title, 40))
     axis.set_xlabel(panel.x_label)
-    axis.set_ylabel(panel.y_label)
+    axis.set_ylabel(textwrap.fill(panel.y_label, 40))
     if panel.surface is not None:
         axis.grid(visible=False)
         plane = panel.surface
@@ -89,11 +90,28 @@ def _panel(page: Any, axis: Any, panel: Panel, darkest: float) -> None:
         page.colorbar(shown, ax=axis, shrink=0.8)
     if panel.log_x:
         axis.set_xscale("log")
+        _few_ticks(axis.xaxis, np.unique(np.concatenate([c.x for c in panel.curves])))
     if panel.log_y:
         axis.set_yscale("log")
-    if len(panel.curves) > 1:
+    if len(panel.curves) > 1 or any(len(curve.label) > 20 for curve in panel.curves):
         # below the axes, where no curve can run through it
-        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=2)
+        columns = 1 if any(len(curve.label) > 24 for curve in panel.curves) else 2
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=columns)
+
+
+def _few_ticks(axis: Any, values: np.ndarray) -> None:
+    """On a short logarithmic axis, label the measured places: powers of ten would be too few."""
+    from matplotlib.ticker import NullLocator
+
+    places = values[values > 0]
+    if len(places) > 12 or not len(places):
+        return
+    chosen = [places[0]]
+    for place in places[1:]:  # a tenth of the axis apart, so that labels do not overlap
+        if np.log(place / chosen[-1]) > 0.1 * np.log(places[-1] / places[0]):
+            chosen.append(place)
+    axis.set_ticks(chosen, labels=[f"{place:g}" for place in chosen])
+    axis.set_minor_locator(NullLocator())
 
 
 def _levels(values: np.ndarray) -> np.ndarray:

@@ -20,6 +20,19 @@ from shoal.certificates import Certificate, Inequality, share_lost
 from shoal.training import Trajectory
 
 
+def predicted_residual(
+    K: Float[Array, "N N"], e0: Float[Array, " N"], step_size: Scalar, step: Int[Array, " T"]
+) -> Float[Array, "T N"]:
+    r"""Residual of the linearised run, $(I-\gamma K)^te_0$.
+
+    >>> predicted_residual(jnp.eye(1), jnp.array([2.0]), 0.5, jnp.array([0, 1])).tolist()
+    [[2.0], [1.0]]
+    """
+    eigenvalues, V = jnp.linalg.eigh(K)
+    factors = (1 - step_size * eigenvalues)[None, :] ** step[:, None]
+    return (factors * (V.T @ e0)[None]) @ V.T
+
+
 def predicted_risk(
     K: Float[Array, "N N"], e0: Float[Array, " N"], step_size: Scalar, step: Int[Array, " T"]
 ) -> Float[Array, " T"]:
@@ -28,9 +41,7 @@ def predicted_risk(
     >>> predicted_risk(jnp.eye(1), jnp.array([2.0]), 0.5, jnp.array([0, 1, 2])).tolist()
     [2.0, 0.5, 0.125]
     """
-    eigenvalues, V = jnp.linalg.eigh(K)
-    factors = (1 - step_size * eigenvalues)[None, :] ** step[:, None]
-    return 0.5 * jnp.sum((factors * (V.T @ e0)[None]) ** 2, axis=1)
+    return 0.5 * jnp.sum(predicted_residual(K, e0, step_size, step) ** 2, axis=1)
 
 
 def kernel_regime(

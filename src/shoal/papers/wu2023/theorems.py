@@ -45,7 +45,7 @@ class Start(NamedTuple):
 
 def start_constants(start: Start) -> Numbers:
     """Measure everything that does not depend on which theorem is asked."""
-    X, y = start.problem
+    X, y = start.problem.X, start.problem.y
     scales, params0 = start.scales, start.params0
     N, n, _ = X.shape
     F = feature_matrix(lambda p, x: features(p, x, scales), X)(params0)

@@ -34,13 +34,13 @@ FULL = Plan(100, 10, 100, (10, 100, 1000, 4000), 10, 400)
 
 def twins(problem: Problem) -> Problem:
     """Two equal samples with opposite labels: no network of this form can fit them."""
-    X, y = problem
+    X, y = problem.X, problem.y
     return Problem(X.at[1].set(X[0]), y.at[0].set(1.0).at[1].set(-1.0))
 
 
 def equal_means(problem: Problem) -> Problem:
     """Every sequence has the same token mean: under uniform attention all look alike."""
-    X, y = problem
+    X, y = problem.X, problem.y
     shift = jnp.mean(X, axis=1, keepdims=True) - jnp.mean(X, axis=(0, 1), keepdims=True)
     return Problem(X - shift, y)
 
@@ -52,7 +52,7 @@ def doubled_tokens(problem: Problem) -> Problem:
 
 def overlapping(problem: Problem, share: float) -> Problem:
     """All sequences share a part with the first: at 1 they are equal."""
-    X, y = problem
+    X, y = problem.X, problem.y
     common = jnp.broadcast_to(X[:1], X.shape)
     return Problem((1 - share) ** 0.5 * X + share**0.5 * common, y)
 

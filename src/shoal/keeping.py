@@ -1,0 +1,71 @@
+"""Measurements kept on disk: made once, found again, redone if damaged or if the code changed."""
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import shoal
+from shoal._typing import Callable
+from shoal.errors import InputError
+from shoal.files import read_npz, write_aside
+
+
+class Kept(NamedTuple):
+    """Arrays by name, the seconds it took to make them, and whether they were found on disk."""
+
+    arrays: dict[str, np.ndarray]
+    seconds: float
+    found: bool
+
+
+@functools.cache
+def code_version() -> str:
+    """A digest of all code that can change a measurement: everything but the edges."""
+    root = Path(shoal.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] not in ("cli", "report"):
+            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def name_of(about: Any) -> str:
+    """Name under which a measurement is kept: what it is about, and the code's version."""
+    libraries = {name: version(name) for name in ("jax", "jaxlib", "numpy")}
+    text = json.dumps([about, code_version(), libraries], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def kept(about: Any, make: Callable[[], dict[str, Any]], folder: Path) -> Kept:
+    """A measurement from disk if it was made before, else made now; damaged files are redone.
+
+    ``about`` is plain data (as JSON has it) that decides, with the code, what ``make`` returns.
+    """
+    path = folder / f"{name_of(about)}.npz"
+    if path.exists():
+        try:
+            found = dict(read_npz(path))
+            seconds, names = float(found.pop("_seconds")), str(found.pop("_names"))
+            if names == ",".join(sorted(found)):
+                return Kept(found, seconds, found=True)
+        except (InputError, KeyError):
+            pass
+        path.unlink(missing_ok=True)
+    begun = time.perf_counter()
+    made = {name: np.asarray(value) for name, value in make().items()}
+    seconds = time.perf_counter() - begun
+    listed = np.asarray(",".join(sorted(made)))
+    content = io.BytesIO()
+    np.savez(content, **made, _seconds=np.asarray(seconds), _names=listed)  # type: ignore[arg-type]
+    # a cache that cannot be written is slower, not wrong
+    with contextlib.suppress(OSError):
+        write_aside(path, content.getvalue())
+    return Kept(made, seconds, found=False)

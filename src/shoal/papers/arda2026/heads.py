@@ -1,0 +1,272 @@
+r"""The multi-head softmax model with one neuron a head, and its closed forms.
+
+$$\alpha_i=\mathrm{softmax}_t(X_t^\top W_iq),\quad a_i=\textstyle\sum_t\alpha_{i,t}X_t,\quad
+f=m^{-1/2}\textstyle\sum_ic_i\,\sigma(U_i^\top a_i).$$
+
+The query $q$ is not trained: the last token, or a vector that comes with the sample. Everything
+about a head follows from $s_t=U^\top X_t$: $g=\sum_t\alpha_ts_t$ and $MU=\sum_t\alpha_t(s_t-g)X_t$,
+with $M$ the covariance of the tokens under $\alpha$, so no $d\times d$ matrix is formed.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray
+from shoal.models import Model
+
+BLOCK = 2**18
+"""Numbers in one array of attention weights (samples x heads x tokens) that is held at a time."""
+
+
+class Activation(NamedTuple):
+    """A bounded smooth function with bounds of itself and of its first two derivatives."""
+
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    s0: float
+    s1: float
+    s2: float
+
+
+ACTIVATIONS = {
+    "tanh": Activation(jnp.tanh, lambda g: 1 - jnp.tanh(g) ** 2, 1.0, 1.0, 4 / 27**0.5),
+    "logistic": Activation(
+        jax.nn.sigmoid,
+        lambda g: jax.nn.sigmoid(g) * jax.nn.sigmoid(-g),
+        1.0,
+        0.25,
+        1 / (6 * 3**0.5),
+    ),
+    "sin": Activation(jnp.sin, jnp.cos, 1.0, 1.0, 1.0),
+    "erf": Activation(
+        jax.scipy.special.erf,
+        lambda g: 2 / jnp.sqrt(jnp.pi) * jnp.exp(-(g**2)),
+        1.0,
+        2 / float(jnp.pi) ** 0.5,
+        (8 / float(jnp.pi * jnp.e)) ** 0.5,
+    ),
+}
+
+
+class Weights(NamedTuple):
+    """Parameters of ``m`` heads, and nothing else."""
+
+    W: Float[Array, "*lead m d d"]
+    U: Float[Array, "*lead m d"]
+    c: Float[Array, "*lead m"]
+
+
+def shapes(num_heads: int, dim: int) -> Any:
+    """Shapes of all weights."""
+    listed = {"W": (num_heads, dim, dim), "U": (num_heads, dim), "c": (num_heads,)}
+    spec: Any = {k: jax.ShapeDtypeStruct(v, jnp.float64) for k, v in listed.items()}
+    return Weights(**spec)
+
+
+def twins(key: PRNGKeyArray, spec: Any) -> Weights:
+    """Gaussian heads with signs, and for each a twin with the opposite sign, so that f = 0."""
+    half = spec.c.shape[0] // 2
+    key_W, key_U, key_c = jax.random.split(key, 3)
+    W = jax.random.normal(key_W, (half, *spec.W.shape[1:]), spec.W.dtype)
+    U = jax.random.normal(key_U, (half, *spec.U.shape[1:]), spec.U.dtype)
+    c = jax.random.rademacher(key_c, (half,), spec.c.dtype)
+    return Weights(*(jnp.concatenate(pair) for pair in ((W, W), (U, U), (c, -c))))
+
+
+def split(inputs: Any) -> tuple[Array, Array]:
+    """Tokens and query of a sample (or of many): the query given with it, or its last token."""
+    return inputs if isinstance(inputs, tuple) else (inputs, inputs[..., -1, :])
+
+
+# -------------------------------------------------------------------------- one sample, one head
+
+
+def attention(W: Float[Array, "m d d"], x: Float[Array, "n d"], q: Float[Array, " d"]) -> Array:
+    """Attention weights of every head, (m, n)."""
+    return jax.nn.softmax(jnp.einsum("td,mde,e->mt", x, W, q), axis=1)
+
+
+def heads(
+    num_heads: int,
+    dim: int,
+    activation: Activation,
+    *,
+    block: int = BLOCK,
+    scale: float = 1.0,
+) -> Model:
+    """The model, its output over ``scale`` (1 in the paper).
+
+    ``block`` bounds the attention weights held at a time in training.
+    """
+
+    def apply(params: Weights, inputs: Any) -> Float[Array, ""]:
+        x, q = split(inputs)
+        a = attention(params.W, x, q) @ x
+        h = activation.value(jnp.sum(params.U * a, axis=1))
+        return jnp.sum(params.c * h) / (scale * len(h) ** 0.5)
+
+    fast = streamed(activation, block)
+    return Model(
+        shapes(num_heads, dim), apply, together=lambda params, inputs: fast(params, inputs) / scale
+    )
+
+
+class Features(NamedTuple):
+    """What the closed forms need of samples (leading axis) and heads: F_c = h and so on."""
+
+    h: Float[Array, "N m"]
+    slope: Float[Array, "N m"]
+    a: Float[Array, "N m d"]
+    MU: Float[Array, "N m d"]
+
+
+def features(params: Weights, inputs: Any, activation: Activation) -> Features:
+    """Features of every sample and head, in one pass."""
+    X, q = split(inputs)
+
+    def one(x: Float[Array, "n d"], q: Float[Array, " d"]) -> Features:
+        alpha = attention(params.W, x, q)
+        s = params.U @ x.T
+        g = jnp.sum(alpha * s, axis=1)
+        MU = (alpha * (s - g[:, None])) @ x
+        return Features(activation.value(g), activation.slope(g), alpha @ x, MU)
+
+    return jax.vmap(one)(X, q)
+
+
+def output_gradients(params: Weights, inputs: Any, activation: Activation) -> dict[str, Array]:
+    r"""$\lVert\nabla_*f(X_j)\rVert^2$ of each block $*$, for every sample."""
+    _, q = split(inputs)
+    F = features(params, inputs, activation)
+    inner = (params.c[None] * F.slope) ** 2 / len(params.c)
+    return {
+        "W": jnp.sum(inner * jnp.sum(F.MU**2, axis=2), axis=1) * jnp.sum(q**2, axis=1),
+        "U": jnp.sum(inner * jnp.sum(F.a**2, axis=2), axis=1),
+        "c": jnp.sum(F.h**2, axis=1) / len(params.c),
+    }
+
+
+# ------------------------------------------------------------------- many samples, bounded memory
+
+
+def portions(num_samples: int, num_heads: int, num_tokens: int, block: int) -> tuple[int, int]:
+    """How many samples and heads to take at a time: heads by a divisor, samples by any number."""
+    fits = [k for k in range(1, num_heads + 1) if num_heads % k == 0 and k * num_tokens <= block]
+    at_once = max(fits, default=1)
+    return max(1, min(num_samples, block // (at_once * num_tokens))), at_once
+
+
+def in_pieces(array: Array, size: int) -> Array:
+    """The leading axis in pieces of ``size``, zeros at the end."""
+    pieces = -(-len(array) // size)
+    missing = pieces * size - len(array)
+    padded = jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
+    return padded.reshape(pieces, size, *array.shape[1:])
+
+
+class _Attended(NamedTuple):
+    """A block of samples seen by a block of heads; tokens before heads, so that heads are last."""
+
+    alpha: Float[Array, "b n h"]
+    s: Float[Array, "b n h"]
+    g: Float[Array, "b h"]
+
+
+def _attend(params: Weights, X: Float[Array, "b n d"], q: Float[Array, "b d"]) -> _Attended:
+    keys = jnp.einsum("be,hde->bdh", q, params.W)
+    alpha = jax.nn.softmax(jnp.einsum("btd,bdh->bth", X, keys), axis=1)
+    s = jnp.einsum("btd,hd->bth", X, params.U)
+    return _Attended(alpha, s, jnp.sum(alpha * s, axis=1))
+
+
+def streamed(activation: Activation, block: int) -> Callable[[Weights, Any], Float[Array, " N"]]:
+    """Outputs of all samples with a closed-form gradient, in blocks of samples and heads.
+
+    The gradient recomputes attention block by block, so memory does not grow with samples or
+    heads. It is a first derivative in the parameters only: use `heads(...).apply` for others.
+    """
+
+    def pieces(params: Weights, X: Array, q: Array) -> tuple[tuple, Weights]:
+        b, h = portions(len(X), len(params.c), X.shape[1], block)
+        grouped = Weights(*(leaf.reshape(-1, h, *leaf.shape[1:]) for leaf in params))
+        return (in_pieces(X, b), in_pieces(q, b)), grouped
+
+    def forward(params: Weights, X: Array, q: Array) -> Float[Array, " N"]:
+        samples, grouped = pieces(params, X, q)
+
+        def of_samples(_: None, sample: tuple) -> tuple[None, Array]:
+            def add(f: Array, head: Weights) -> tuple[Array, None]:
+                return f + activation.value(_attend(head, *sample).g) @ head.c, None
+
+            zero = jnp.zeros(len(sample[0]), X.dtype)
+            return None, jax.lax.scan(add, zero, grouped)[0]
+
+        found = jax.lax.scan(of_samples, None, samples)[1]
+        return found.reshape(-1)[: len(X)] / len(params.c) ** 0.5
+
+    def backward(saved: tuple, pull: Float[Array, " N"]) -> tuple:
+        params, X, q = saved
+        samples, grouped = pieces(params, X, q)
+        pulls = in_pieces(pull / len(params.c) ** 0.5, samples[0].shape[1])
+
+        def of_samples(total: Weights, sample: tuple) -> tuple[Weights, None]:
+            x, query, k = sample
+
+            def of_heads(_: None, head: Weights) -> tuple[None, Weights]:
+                alpha, s, g = _attend(head, x, query)
+                P = (k[:, None] * activation.slope(g) * head.c[None])[:, None] * alpha
+                turned = jnp.einsum("bth,btd->bhd", P * (s - g[:, None]), x)
+                return None, Weights(
+                    W=jnp.einsum("bhd,be->hde", turned, query),
+                    U=jnp.einsum("bth,btd->hd", P, x),
+                    c=k @ activation.value(g),
+                )
+
+            found = jax.lax.scan(of_heads, None, grouped)[1]
+            return jax.tree.map(jnp.add, total, found), None
+
+        zero = jax.tree.map(jnp.zeros_like, grouped)
+        total = jax.lax.scan(of_samples, zero, (*samples, pulls))[0]
+        whole = Weights(*(t.reshape(p.shape) for t, p in zip(total, params, strict=True)))
+        return whole, jnp.zeros_like(X), jnp.zeros_like(q)
+
+    outputs = jax.custom_vjp(forward)
+    outputs.defvjp(lambda *args: (forward(*args), args), backward)
+    return lambda params, inputs: outputs(params, *split(inputs))
+
+
+def tangent_kernels(
+    inputs: Any, activation: Activation, *, block: int = BLOCK
+) -> Callable[[Weights], dict[str, Float[Array, "N N"]]]:
+    r"""Tangent kernel of each block in closed form, heads and samples a few at a time.
+
+    With $H=h$, $A=c\sigma'a$, $B=c\sigma'MU$ as matrices (samples, heads x dim):
+    $K_c=HH^\top/m$, $K_U=AA^\top/m$ and $K_W=(qq^\top)\circ BB^\top/m$.
+    """
+    X, q = split(inputs)
+
+    def kernels(params: Weights) -> dict[str, Float[Array, "N N"]]:
+        b, h = portions(len(X), len(params.c), X.shape[1] + 2 * X.shape[2], block)
+        grouped = Weights(*(leaf.reshape(-1, h, *leaf.shape[1:]) for leaf in params))
+        samples = in_pieces(X, b), in_pieces(q, b)
+
+        def add(total: dict[str, Array], head: Weights) -> tuple[dict[str, Array], None]:
+            F = jax.lax.map(functools.partial(features, head, activation=activation), samples)
+            F = Features(*(f.reshape(-1, *f.shape[2:])[: len(X)] for f in F))
+            scale = (head.c[None] * F.slope)[..., None]
+            A, B = ((scale * f).reshape(len(X), -1) for f in (F.a, F.MU))
+            return {
+                "W": total["W"] + B @ B.T,
+                "U": total["U"] + A @ A.T,
+                "c": total["c"] + F.h @ F.h.T,
+            }, None
+
+        zero = jnp.zeros((len(X), len(X)), X.dtype)
+        total = jax.lax.scan(add, dict.fromkeys(("W", "U", "c"), zero), grouped)[0]
+        total["W"] = (q @ q.T) * total["W"]
+        return {name: K / len(params.c) for name, K in total.items()}
+
+    return kernels

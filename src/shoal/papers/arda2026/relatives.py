@@ -1,0 +1,121 @@
+r"""Relatives of the model for its open questions: a recurrent network, and causal and deep forms.
+
+The recurrent one is the IndRNN, $h_t=\sigma(wh_{t-1}+u^\top X_t)$ with $h_0=0$ for each of $m$
+units and $f=m^{-1/2}\sum_ic_ih_T^i$ (Li et al. 2018; Cayci & Eryilmaz 2024). All start with twins
+of opposite signs, so that the output is zero.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal._typing import Any, Array, Float, PRNGKeyArray
+from shoal.models import Model
+from shoal.papers.arda2026.heads import Activation, Weights, attention, shapes, split, twins
+
+# ------------------------------------------------------------------------------------ recurrent
+
+
+class Units(NamedTuple):
+    """Parameters of ``m`` independent recurrent units."""
+
+    w: Float[Array, "*lead m"]
+    u: Float[Array, "*lead m d"]
+    c: Float[Array, "*lead m"]
+
+
+def recurrent(num_units: int, dim: int, activation: Activation) -> Model:
+    """The IndRNN: the state of a unit sees itself and the token."""
+    listed = {"w": (num_units,), "u": (num_units, dim), "c": (num_units,)}
+    spec: Any = {k: jax.ShapeDtypeStruct(v, jnp.float64) for k, v in listed.items()}
+
+    def apply(params: Units, inputs: Any) -> Float[Array, ""]:
+        x, _ = split(inputs)
+
+        def step(h: Array, drive: Array) -> tuple[Array, None]:
+            return activation.value(params.w * h + drive), None
+
+        last = jax.lax.scan(step, jnp.zeros_like(params.w), x @ params.u.T)[0]
+        return jnp.sum(params.c * last) / len(last) ** 0.5
+
+    return Model(Units(**spec), apply)
+
+
+def twin_units(key: PRNGKeyArray, spec: Any, recurrence: float) -> Units:
+    """Recurrent weights of one size and either sign; Gaussian inputs; twins of opposite signs."""
+    half = spec.c.shape[0] // 2
+    key_w, key_u, key_c = jax.random.split(key, 3)
+    w = recurrence * jax.random.rademacher(key_w, (half,), spec.w.dtype)
+    u = jax.random.normal(key_u, (half, *spec.u.shape[1:]), spec.u.dtype)
+    c = jax.random.rademacher(key_c, (half,), spec.c.dtype)
+    return Units(*(jnp.concatenate(pair) for pair in ((w, w), (u, u), (c, -c))))
+
+
+# --------------------------------------------------------------------------------------- causal
+
+
+def causal(num_heads: int, dim: int, activation: Activation) -> Model:
+    """An output at every place, asked by its own token and attending only to what came before."""
+
+    def apply(params: Weights, inputs: Any) -> Float[Array, "n 1"]:
+        x, _ = split(inputs)
+        scores = jnp.einsum("sd,mde,te->mts", x, params.W, x)
+        seen = jnp.tril(jnp.ones((len(x), len(x)), bool))
+        alpha = jax.nn.softmax(jnp.where(seen[None], scores, -jnp.inf), axis=2)
+        g = jnp.einsum("mts,sd,md->tm", alpha, x, params.U)
+        return (activation.value(g) @ params.c / len(params.c) ** 0.5)[:, None]
+
+    return Model(shapes(num_heads, dim), apply)
+
+
+# ----------------------------------------------------------------------------------------- deep
+
+
+class Deep(NamedTuple):
+    """The heads of the last layer, and of the ``L`` layers before it, which write vectors ``V``."""
+
+    W: Float[Array, "*lead m d d"]
+    U: Float[Array, "*lead m d"]
+    c: Float[Array, "*lead m"]
+    inner_W: Float[Array, "*lead L m d d"]
+    inner_U: Float[Array, "*lead L m d"]
+    inner_V: Float[Array, "*lead L m d"]
+
+
+def deep(num_layers: int, num_heads: int, dim: int, activation: Activation) -> Model:
+    """Layers that add to a stream of tokens, each token its own query; then the usual heads."""
+    L, m, d = num_layers - 1, num_heads, dim
+    listed = {
+        **{name: block.shape for name, block in shapes(m, d)._asdict().items()},
+        "inner_W": (L, m, d, d),
+        "inner_U": (L, m, d),
+        "inner_V": (L, m, d),
+    }
+    spec: Any = {k: jax.ShapeDtypeStruct(v, jnp.float64) for k, v in listed.items()}
+
+    def add(x: Array, layer: tuple) -> tuple[Array, None]:
+        W, U, V = layer
+        a = jax.vmap(lambda q: attention(W, x, q) @ x)(x)  # tokens, heads, dim
+        h = activation.value(jnp.einsum("tmd,md->tm", a, U))
+        return x + h @ V / m**0.5, None
+
+    def apply(params: Deep, inputs: Any) -> Float[Array, ""]:
+        x, _ = split(inputs)
+        x = jax.lax.scan(add, x, (params.inner_W, params.inner_U, params.inner_V))[0]
+        a = attention(params.W, x, x[-1]) @ x
+        h = activation.value(jnp.sum(params.U * a, axis=1))
+        return jnp.sum(params.c * h) / m**0.5
+
+    return Model(Deep(**spec), apply)
+
+
+def deep_twins(key: PRNGKeyArray, spec: Any) -> Deep:
+    """Twins in the last layer only; inner values of length about one."""
+    key_last, key_W, key_U, key_V = jax.random.split(key, 4)
+    last = twins(key_last, Weights(spec.W, spec.U, spec.c))
+    inner_W, inner_U, inner_V = (
+        jax.random.normal(k, block.shape, block.dtype)
+        for k, block in ((key_W, spec.inner_W), (key_U, spec.inner_U), (key_V, spec.inner_V))
+    )
+    return Deep(*last, inner_W, inner_U, inner_V / spec.inner_V.shape[-1] ** 0.5)

@@ -1,0 +1,194 @@
+r"""Transport: a target function as a displacement of every head, and labels made by one.
+
+A transport $v=(v_c,v_U,v_W)$ assigns to a head a displacement; at the heads of a student it leads
+from $\phi_0$ to $\tilde\phi$, with $\tilde c=c_0+v_c/\sqrt m$, $\tilde U=U_0+c_0v_U/\sqrt m$ and
+$\tilde W=W_0+c_0v_W/\sqrt m$. The linearised model at $\tilde\phi$ is an average over heads of
+$F_cv_c+\langle F_U,v_U\rangle+\langle F_W,v_W\rangle$.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from shoal import trees
+from shoal._typing import Any, Array, Float, Scalar
+from shoal.models import Model, predict
+from shoal.papers.arda2026.heads import (
+    BLOCK,
+    Activation,
+    Features,
+    Weights,
+    features,
+    in_pieces,
+    portions,
+    split,
+)
+from shoal.projections import onto_balls
+
+Radii = tuple[Scalar, Scalar, Scalar]
+"""For c, U and W, in this order as in the paper."""
+
+
+def of_anchors(params: Weights, anchors: Any, nu: Radii, activation: Activation) -> Weights:
+    r"""The paper's transport: features at a few anchor inputs, averaged.
+
+    $v_c$ and $v_U$ are scaled to norms $\nu_c$, $\nu_U$ at most; $v_W$ is clipped to $\nu_W$ anchor
+    by anchor, and not scaled up, so its norm is usually far below $\nu_W$.
+    """
+    _, q = split(anchors)
+    F = features(params, anchors, activation)
+    turned = F.slope[..., None, None] * F.MU[..., :, None] * q[:, None, None, :]
+    length = jnp.sqrt(jnp.sum(turned**2, axis=(2, 3), keepdims=True))
+    clipped = turned * jnp.minimum(1.0, nu[2] / jnp.where(length > 0, length, 1.0))
+    return Weights(
+        W=jnp.mean(clipped, axis=0),
+        U=nu[1] / activation.s1 * jnp.mean(F.slope[..., None] * F.a, axis=0),
+        c=nu[0] / activation.s0 * jnp.mean(F.h, axis=0),
+    )
+
+
+def sums(params: Weights, inputs: Any, beta: Float[Array, " N"], activation: Activation) -> Weights:
+    r"""$S_*=\sum_j\beta_jF_*(X_j)$ at every head."""
+    _, q = split(inputs)
+    F = features(params, inputs, activation)
+    weighted = beta[:, None] * F.slope
+    return Weights(
+        W=jnp.einsum("jm,jmd,je->mde", weighted, F.MU, q),
+        U=jnp.einsum("jm,jmd->md", weighted, F.a),
+        c=beta @ F.h,
+    )
+
+
+def _lengths(S: Weights) -> Weights:
+    """Norm of each head's part of each block."""
+    return Weights(
+        jnp.sqrt(jnp.sum(S.W**2, axis=(1, 2))), jnp.sqrt(jnp.sum(S.U**2, axis=1)), jnp.abs(S.c)
+    )
+
+
+def dual(
+    params: Weights, inputs: Any, beta: Float[Array, " N"], nu: Radii, activation: Activation
+) -> Weights:
+    r"""The transport of norms $\nu$ with the largest pairing with $\beta$: $\nu S_*/|S_*|$."""
+    S = sums(params, inputs, beta, activation)
+    size = Weights(*(jnp.where(s > 0, s, 1.0) for s in _lengths(S)))
+    return Weights(
+        W=nu[2] * S.W / size.W[:, None, None],
+        U=nu[1] * S.U / size.U[:, None],
+        c=nu[0] * S.c / size.c,
+    )
+
+
+def pairing(S: Weights, radii: Radii) -> Float[Array, ""]:
+    r"""Mean over heads of $\rho_c|S_c|+\rho_U\lVert S_U\rVert+\rho_W\lVert S_W\rVert_F$."""
+    size = _lengths(S)
+    total = radii[0] * size.c + radii[1] * size.U + radii[2] * size.W
+    return jnp.mean(total)
+
+
+def moved(params0: Weights, v: Weights) -> Weights:
+    r"""$\tilde\phi$: the student's heads displaced by a transport."""
+    m = len(params0.c)
+    return Weights(
+        W=params0.W + params0.c[:, None, None] * v.W / m**0.5,
+        U=params0.U + params0.c[:, None] * v.U / m**0.5,
+        c=params0.c + v.c / m**0.5,
+    )
+
+
+def transport_of(params0: Weights, params: Weights) -> Weights:
+    r"""The transport that leads to given parameters; its norms are $\sqrt m$ times the movement."""
+    m = len(params0.c)
+    return Weights(
+        W=params0.c[:, None, None] * (params.W - params0.W) * m**0.5,
+        U=params0.c[:, None] * (params.U - params0.U) * m**0.5,
+        c=(params.c - params0.c) * m**0.5,
+    )
+
+
+def norms(v: Weights) -> dict[str, Float[Array, ""]]:
+    """Largest norm over heads of each block."""
+    size = _lengths(v)
+    return {"c": jnp.max(size.c), "U": jnp.max(size.U), "W": jnp.max(size.W)}
+
+
+def labels(
+    heads: Weights, v: Weights, inputs: Any, activation: Activation, *, block: int = BLOCK
+) -> Float[Array, " N"]:
+    """The average over heads of their features paired with the transport, a block at a time."""
+    X, q = split(inputs)
+    b, h = portions(len(X), len(heads.c), X.shape[1] + 2 * X.shape[2], block)
+    grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, h, *leaf.shape[1:]), (heads, v))
+
+    def paired(sample: tuple, head: Weights, v: Weights) -> Float[Array, " b"]:
+        F: Features = features(head, sample, activation)
+        turn = jnp.einsum("jmd,mde,je->jm", F.MU, v.W, sample[1])
+        return jnp.sum(F.h * v.c[None] + F.slope * (jnp.einsum("jmd,md->jm", F.a, v.U) + turn), 1)
+
+    def of_samples(sample: tuple) -> Float[Array, " b"]:
+        def add(total: Array, group: tuple) -> tuple[Array, None]:
+            return total + paired(sample, *group), None
+
+        return jax.lax.scan(add, jnp.zeros(b, X.dtype), grouped)[0]
+
+    found = jax.lax.map(of_samples, (in_pieces(X, b), in_pieces(q, b)))
+    return found.reshape(-1)[: len(X)] / len(heads.c)
+
+
+# ------------------------------------------------------------------------ the linearised model
+
+
+def linearised(model: Model, params0: Weights, inputs: Any, moved: Weights) -> Float[Array, " N"]:
+    r"""$f_{lin}=\langle\nabla f(\phi_0),\phi-\phi_0\rangle$ (the output at the start is zero)."""
+    return along(model, params0, inputs, jax.tree.map(jnp.subtract, moved, params0))
+
+
+def along(model: Model, params: Weights, inputs: Any, direction: Weights) -> Float[Array, " N"]:
+    """Derivative of every output along a direction."""
+    return jax.jvp(lambda p: predict(model, p, inputs), (params,), (direction,))[1]
+
+
+def nearest(params0: Weights, params: Weights, radii: Radii) -> Weights:
+    r"""Projection on $\Omega_\rho$."""
+    root = len(params0.c) ** 0.5
+    by_block = radii[2], radii[1], radii[0]
+    rows = zip(params, params0, by_block, strict=True)
+    return Weights(*(onto_balls(p, start, radius / root) for p, start, radius in rows))
+
+
+def best_fit(
+    model: Model,
+    params0: Weights,
+    inputs: Any,
+    y: Float[Array, " N"],
+    radii: Radii,
+    curvature: Float[Array, ""],
+    *,
+    num_steps: int = 2000,
+) -> Weights:
+    r"""The best linearised model within the radii, by FISTA with restarts.
+
+    Minimises $\frac12\lVert f_{lin}-y\rVert^2$; ``curvature`` is the largest eigenvalue of the
+    tangent kernel at the start. How far it came is seen by duality: `sums` at the residual.
+    """
+    _, forward = jax.linearize(lambda p: predict(model, p, inputs), params0)
+    zero = jax.tree.map(jnp.zeros_like, params0)
+    transpose = jax.linear_transpose(forward, zero)
+    step = 1.0 / curvature
+
+    def gradient(delta: Weights) -> Weights:
+        return transpose(forward(delta) - y)[0]
+
+    def advance(state: tuple, _: None) -> tuple[tuple, None]:
+        delta, momentum, t = state
+        pulled = jax.tree.map(lambda a, g: a - step * g, momentum, gradient(momentum))
+        there = nearest(params0, jax.tree.map(jnp.add, params0, pulled), radii)
+        new = jax.tree.map(jnp.subtract, there, params0)
+        change = jax.tree.map(jnp.subtract, new, delta)
+        uphill = trees.dot(jax.tree.map(jnp.subtract, momentum, new), change)
+        t_new = jnp.where(uphill > 0, 1.0, (1 + jnp.sqrt(1 + 4 * t**2)) / 2)
+        weight = jnp.where(uphill > 0, 0.0, (t - 1) / t_new)
+        onward = jax.tree.map(lambda a, b: a + weight * b, new, change)
+        return (new, onward, t_new), None
+
+    delta = jax.lax.scan(advance, (zero, zero, jnp.ones(())), length=num_steps)[0][0]
+    return jax.tree.map(jnp.add, params0, delta)
