@@ -8,9 +8,10 @@ $F_cv_c+\langle F_U,v_U\rangle+\langle F_W,v_W\rangle$.
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from shoal import trees
-from shoal._typing import Any, Array, Float, Scalar
+from shoal._typing import Any, Array, Callable, Float, Scalar
 from shoal.models import Model, predict
 from shoal.papers.arda2026.heads import (
     BLOCK,
@@ -155,6 +156,22 @@ def nearest(params0: Weights, params: Weights, radii: Radii) -> Weights:
     return Weights(*(onto_balls(p, start, radius / root) for p, start, radius in rows))
 
 
+DENSE = 2**24
+"""Up to so many numbers the Jacobian is formed; beyond, it is applied without."""
+
+
+def _slope(model: Model, params0: Weights, inputs: Any, y: Array) -> Callable[[Weights], Weights]:
+    """Gradient of half the sum of squares of the linearised model, by displacement."""
+    flat, unravel = ravel_pytree(params0)
+    if flat.size * len(y) <= DENSE:
+        rows = jax.vmap(lambda x: ravel_pytree(jax.grad(model.apply)(params0, x))[0])
+        J = rows(inputs)
+        return lambda delta: unravel((J @ ravel_pytree(delta)[0] - y) @ J)
+    _, forward = jax.linearize(lambda p: predict(model, p, inputs), params0)
+    transpose = jax.linear_transpose(forward, params0)
+    return lambda delta: transpose(forward(delta) - y)[0]
+
+
 def best_fit(
     model: Model,
     params0: Weights,
@@ -170,13 +187,9 @@ def best_fit(
     Minimises $\frac12\lVert f_{lin}-y\rVert^2$; ``curvature`` is the largest eigenvalue of the
     tangent kernel at the start. How far it came is seen by duality: `sums` at the residual.
     """
-    _, forward = jax.linearize(lambda p: predict(model, p, inputs), params0)
     zero = jax.tree.map(jnp.zeros_like, params0)
-    transpose = jax.linear_transpose(forward, zero)
+    gradient = _slope(model, params0, inputs, y)
     step = 1.0 / curvature
-
-    def gradient(delta: Weights) -> Weights:
-        return transpose(forward(delta) - y)[0]
 
     def advance(state: tuple, _: None) -> tuple[tuple, None]:
         delta, momentum, t = state
