@@ -3,6 +3,10 @@
 import os
 import tempfile
 
+# most of the time of a test is compilation, and half of that is LLVM's last touch; commands that
+# tests start inherit this
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
+
 import jax
 import pytest
 

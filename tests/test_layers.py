@@ -12,7 +12,7 @@ LAYERS = (
     {"problems", "attention", "losses", "files", "settings", "reviews", "pathfinder"},
     {"models", "inits", "projections", "keeping"},
     {"methods", "training", "diagnostics"},
-    {"certificates", "claims"},
+    {"certificates", "claims", "rules"},
     {"theory", "experiments", "tuning"},
     {"papers"},
     {"store"},

@@ -13,7 +13,8 @@ from shoal.errors import InputError
 class Problem(NamedTuple):
     """Data: N sequences of n tokens in dimension d, and their targets.
 
-    A target is a number (a class number, for a classifier) or a matrix with a row for each token.
+    A target is a number (a class number, for a classifier), a matrix with a row for each token, or
+    one row for the whole sequence.
     Some models ask each sequence with a query of its own; without one it is the last token.
     """
 
@@ -47,7 +48,7 @@ def checked(
 ) -> Problem:
     """Make a problem of arrays from outside, or say what is wrong with them.
 
-    ``target`` is ``y`` for one number a sample, ``Y`` for one row a token.
+    ``target`` is ``y`` for one number a sample, ``Y`` for one row a token or a sample.
     """
     for name, array in (("X", X), (target, y), *([] if q is None else [("q", q)])):
         if array.dtype.kind not in "fiu":
@@ -61,7 +62,7 @@ def checked(
     if target == "y" and y.shape != (N,):
         msg = f"{where}: y has shape {y.shape}, but X has {N} samples; expected ({N},)."
         raise InputError(msg)
-    if target == "Y" and (y.ndim != 3 or y.shape[:2] != (N, n) or not y.shape[2]):
+    if target == "Y" and (y.shape[:-1] not in ((N, n), (N,)) or 0 in y.shape):
         msg = f"{where}: Y has shape {y.shape}; with this X it should be ({N}, {n}, outputs)."
         raise InputError(msg)
     if q is not None and q.shape != (N, X.shape[2]):

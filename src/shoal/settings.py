@@ -13,6 +13,7 @@ Whole = Annotated[int, Field(ge=0, le=10**12)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 def _names(text: str) -> str:

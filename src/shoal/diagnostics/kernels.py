@@ -15,6 +15,27 @@ Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
 """Tangent kernel of each block, as a function of the parameters."""
 
 
+def jacobian(model: Model, inputs: Any) -> Callable[[Params], Float[Array, "R P"]]:
+    """All derivatives of all outputs, dense: a row for each output, those of a sequence together.
+
+    For its singular values; ``R x P`` numbers are held.
+    """
+
+    def dense(params: Params) -> Float[Array, "R P"]:
+        flat = _block_jacobians(model, inputs, params)
+        return jnp.concatenate(list(flat.values()), axis=1)
+
+    return dense
+
+
+def _block_jacobians(model: Model, inputs: Any, params: Params) -> dict[str, Float[Array, "R P"]]:
+    def outputs(params: Params, sequence: Any) -> Float[Array, " outputs"]:
+        return model.apply(params, sequence).ravel()
+
+    J = blocks(jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(params, inputs))
+    return {name: j.reshape(j.shape[0] * j.shape[1], -1) for name, j in J.items()}
+
+
 def tangent_kernels(model: Model, inputs: Any) -> Kernels:
     r"""Tangent kernel of each block, $K_{ij} = \langle\nabla f(x_i),\nabla f(x_j)\rangle$.
 
@@ -24,11 +45,7 @@ def tangent_kernels(model: Model, inputs: Any) -> Kernels:
     """
 
     def kernels(params: Params) -> dict[str, Float[Array, "R R"]]:
-        def outputs(params: Params, sequence: Any) -> Float[Array, " outputs"]:
-            return model.apply(params, sequence).ravel()
-
-        J = blocks(jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(params, inputs))
-        flat = {name: j.reshape(j.shape[0] * j.shape[1], -1) for name, j in J.items()}
+        flat = _block_jacobians(model, inputs, params)
         return {name: j @ j.T for name, j in flat.items()}
 
     return kernels

@@ -104,10 +104,18 @@ def read_problem(
 
 
 def check_problem(paper: Paper, setting: Any, problem: Problem, held_out: Problem | None) -> None:
-    """Let the paper refuse data from outside."""
+    """Let the paper refuse data from outside, and see that targets are what the model puts out."""
+    network = paper.model(setting)
+    x = jax.ShapeDtypeStruct((setting.num_tokens, setting.dim), jnp.float64)
+    rows = len(jax.eval_shape(network.apply, network.spec, x).shape)
     for part in (problem, held_out):
-        if part is not None:
-            paper.check(setting, part)
+        if part is None:
+            continue
+        if paper.target(setting) == "Y" and part.y.ndim != 1 + rows:
+            kind = ("a row a sample", "a row a token")[rows - 1]
+            msg = f"Y has shape {part.y.shape}; this model puts out {kind}."
+            raise InputError(msg)
+        paper.check(setting, part)
 
 
 def problem_arrays(experiment: Experiment) -> dict[str, Array]:
@@ -150,8 +158,8 @@ def _drawn(seeds: Array, paper: Paper, setting: Any) -> Params:
 
 def _problem_sizes(problem: Problem, setting: Any) -> dict[str, int]:
     sizes = dict(zip(("num_samples", "num_tokens", "dim"), problem.X.shape, strict=True))
-    outputs = problem.y.ndim == 3 and "out_dim" in setting._fields
-    return sizes | ({"out_dim": problem.y.shape[2]} if outputs else {})
+    outputs = problem.y.ndim > 1 and "out_dim" in setting._fields
+    return sizes | ({"out_dim": problem.y.shape[-1]} if outputs else {})
 
 
 def _adopt(setting: Any, fixed: tuple[str, ...], sizes: Mapping[str, int], where: str) -> Any:

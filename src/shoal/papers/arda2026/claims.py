@@ -12,6 +12,7 @@ from typing import Any
 from shoal.claims import Claim
 from shoal.papers.arda2026 import measurements as measure
 from shoal.papers.arda2026.trials import Plan
+from shoal.rules import decide_exponent, decide_number
 
 PAPER_SAYS = "paper, its main text in our words"
 OURS = "our question"
@@ -57,15 +58,11 @@ def _claim(
 
 
 def _power(low: float, high: float, what: str, against: str) -> Any:
-    return functools.partial(
-        measure.decide_exponent, low=low, high=high, what=what, against=against
-    )
+    return functools.partial(decide_exponent, low=low, high=high, what=what, against=against)
 
 
 def _number(low: float, high: float, what: str, one: str, other: str) -> Any:
-    return functools.partial(
-        measure.decide_number, low=low, high=high, what=what, sides=(one, other)
-    )
+    return functools.partial(decide_number, low=low, high=high, what=what, sides=(one, other))
 
 
 def _at_boundary(kind: str, low: float, high: float, what: str) -> tuple[Any, Any]:
@@ -79,7 +76,7 @@ _ERRORS_FULL: dict[str, Any] = {
     "grid": (8, 16, 64, 128, 256, 512, 1024),
     "minutes": 20.0,
 }
-_FEW = _ERRORS._replace(num_seeds=4, num_samples=30, grid=(8, 64, 256))
+_FEW = _ERRORS._replace(num_seeds=4, num_samples=30, grid=(8, 64))
 _WIDTHS = Plan(num_seeds=4, num_steps=400, num_samples=200, grid=(8, 16, 64, 128, 256), minutes=0.6)
 _STEPS = Plan(num_seeds=4, num_samples=100, grid=(25, 100, 400, 1600), minutes=0.3)
 _LENGTHS = Plan(num_seeds=5, num_samples=30, grid=(16, 32, 64, 128, 256, 512), minutes=0.2)
@@ -259,7 +256,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         (("recurrence", 1.0),),
         _SERIES,
-        planted=_SERIES._replace(grid=(2, 2)),
+        planted=_SERIES._replace(num_steps=100, num_samples=50, grid=(2, 2)),
         source=PAPER_SAYS,
         setting=SERIES + ONE_DATA_SET,
         **_SERIES_FULL,
@@ -280,6 +277,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         (("recurrence", 0.1),),
         _SERIES,
+        planted=_SERIES._replace(num_steps=20, num_samples=50, grid=(2, 8)),
         source=PAPER_SAYS,
         setting=SERIES + "; both see them; recurrent weights start at +1 and -1" + ONE_DATA_SET,
         **_SERIES_FULL,
@@ -300,6 +298,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         (("recurrence", 0.1),),
         _SERIES,
+        planted=_SERIES._replace(num_steps=20, num_samples=50, grid=(2, 8)),
         source=PAPER_SAYS,
         setting=SERIES + " for attention only; recurrent weights start at +1 and -1" + ONE_DATA_SET,
         **_SERIES_FULL,
@@ -311,6 +310,7 @@ CLAIMS: tuple[Claim, ...] = (
         (measure.small_lag, _number(0.0, ANY, "advantage in loss", "attention", "recurrent")),
         _FLAT,
         _SERIES,
+        planted=_SERIES._replace(num_steps=100, num_samples=50),
         source=PAPER_SAYS,
         setting=SERIES + ONE_DATA_SET,
         **_SERIES_FULL,
@@ -322,6 +322,7 @@ CLAIMS: tuple[Claim, ...] = (
         (measure.clipping, _number(0.1, ANY, "loss added by clipping", "clipped", "raw")),
         (("clip", False),),
         _SERIES._replace(grid=(8,)),
+        planted=_SERIES._replace(num_steps=20, num_samples=50, grid=(8,)),
         setting=SERIES + ONE_DATA_SET,
         **_SERIES_FULL,
     ),
@@ -407,7 +408,8 @@ CLAIMS: tuple[Claim, ...] = (
             ),
         ),
         (("swapped", True),),
-        Plan(num_seeds=5, num_steps=1000, num_samples=60, minutes=0.4),
+        Plan(num_seeds=5, num_steps=1000, num_samples=60, grid=measure.DECAYS, minutes=0.4),
+        planted=Plan(num_seeds=3, num_steps=200, num_samples=20, grid=(0.01, 0.3), num_heads=16),
         setting="Gaussian labels, radius 0.5, steps of 0.5" + ONE_DATA_SET,
         num_seeds=20,
         num_steps=10000,

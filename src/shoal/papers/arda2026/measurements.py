@@ -1,4 +1,4 @@
-"""What claims about arda2026 measure, and the two ways to decide: by an exponent or by a number."""
+"""What claims about arda2026 measure."""
 
 from typing import Any
 
@@ -7,100 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.certificates import Certificate
-from shoal.claims import (
-    Evidence,
-    Interval,
-    Measurement,
-    Ruling,
-    above,
-    evidence,
-    mean_interval,
-    within,
-)
+from shoal.claims import Measurement
 from shoal.experiments import certify, default_step, prepare, simulate, theorem_of
-from shoal.figures import Panel, band
 from shoal.models import predict
 from shoal.papers import arda2026
 from shoal.papers.arda2026 import data, trials
 from shoal.papers.arda2026.trials import Plan
+from shoal.rules import orders, pair
 
 NEVER = 1e-7  # a step so small that nothing is learnt: for planted violations
-
-# ------------------------------------------------------------------------------------- rules
-
-
-def between(found: Interval, low: float, high: float) -> Ruling:
-    """Within two limits; one that is infinite leaves the other strict, so a tie is not above.
-
-    >>> str(between(Interval(0.0, 0.0, 0.0), 0.0, float("inf")))
-    'contradicted'
-    """
-    if np.isposinf(high):
-        return above(found, low)
-    if np.isneginf(low):
-        return above(Interval(-found.mean, -found.high, -found.low), -high)
-    return within(found, low, high)
-
-
-def exponents(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """For each seed (leading axis of y), the slope of log y against log x by least squares.
-
-    >>> exponents(np.array([1.0, 10.0, 100.0]), np.array([[1.0, 100.0, 10000.0]])).round(6).tolist()
-    [2.0]
-    """
-    t = np.log(x) - np.log(x).mean()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.log(np.asarray(y, float)) @ t / (t @ t)
-
-
-def decide_exponent(
-    found: Measurement, low: float, high: float, what: str, against: str
-) -> Evidence:
-    """The exponent of ``what`` against ``against`` lies between two numbers."""
-    x, y = found["x"], found["y"]
-    interval = mean_interval(exponents(x, y))
-    ends = f"{np.mean(y[:, 0]):.3g} at {x[0]:g}, {np.mean(y[:, -1]):.3g} at {x[-1]:g}"
-    power = f"{against} to the power {{mean:.2f}} [{{low:.2f}}, {{high:.2f}}]"
-    sentence = f"{_capital(what)} goes like {power} ({ends})."
-    panel = Panel(
-        what, against, what, (band("measured", x, y, positive=True),), log_x=True, log_y=True
-    )
-    meaning = f"exponent of {what} against {against}"
-    ruling = between(interval, low, high)
-    return evidence(interval, meaning, y.size, ruling, sentence, panel)
-
-
-def decide_number(
-    found: Measurement, low: float, high: float, what: str, sides: tuple[str, str]
-) -> Evidence:
-    """A number of every seed lies between two limits; the two sides are told and drawn."""
-    interval: Interval = mean_interval(found["effect"])
-    one, other = found["one"], found["other"]
-    sentence = (
-        f"{_capital(what)}: {{mean:.3g}} [{{low:.3g}}, {{high:.3g}}] "
-        f"({sides[0]} {np.mean(one):.3g}, {sides[1]} {np.mean(other):.3g})."
-    )
-    columns = tuple(
-        band(name, np.full(len(values), float(k)), np.asarray(values)[None, :])
-        for k, (name, values) in enumerate(zip(sides, (one, other), strict=True))
-    )
-    ruling = between(interval, low, high)
-    panel = Panel(what, "side", "", columns, points=True)
-    return evidence(interval, what, 2 * len(one), ruling, sentence, panel)
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
-
-
-def _pair(one: np.ndarray, other: np.ndarray, effect: np.ndarray) -> Measurement:
-    return {"one": np.asarray(one), "other": np.asarray(other), "effect": np.asarray(effect)}
-
-
-def _orders(one: np.ndarray, other: np.ndarray) -> Measurement:
-    """How many orders of magnitude one side is above the other."""
-    return _pair(one, other, np.log10(np.asarray(one, float) / np.asarray(other, float)))
-
 
 # ------------------------------------------------------------------------- width, steps, samples
 
@@ -160,7 +75,7 @@ def path_bound(plan: Plan) -> Measurement:
         np.array([float(c.constants[name]) for c in found])
         for name in ("bound along the path", "mean loss")
     )
-    return _pair(bound, mean, bound / mean)
+    return pair(bound, mean, bound / mean)
 
 
 # -------------------------------------------------------------------------------------- length
@@ -207,7 +122,7 @@ def spikes(plan: Plan) -> Measurement:
         )
         return found["max"][:, 0] / found["mean"][:, 0]
 
-    return _orders(tail(dict(plan.plant).get("norm", 10.0)), tail(1.0))
+    return orders(tail(dict(plan.plant).get("norm", 10.0)), tail(1.0))
 
 
 # -------------------------------------------------------------------------------------- series
@@ -222,7 +137,7 @@ def lag_growth(plan: Plan, model: str) -> Measurement:
         trials.series_runs(plan, side, int(lag), **extra)["loss"]
         for lag in (plan.grid[0], plan.grid[-1])
     )
-    return _pair(long, short, long - short)
+    return pair(long, short, long - short)
 
 
 def jacobians(plan: Plan, channels: int) -> Measurement:
@@ -232,7 +147,7 @@ def jacobians(plan: Plan, channels: int) -> Measurement:
     """
     extra = {k: v for k, v in plan.plant if k == "recurrence"} | {"channels": channels}
     lag = int(plan.grid[-1])
-    return _orders(
+    return orders(
         trials.series_runs(plan, "recurrent", lag, **extra)["jacobian"],
         trials.series_runs(plan, "heads", lag)["jacobian"],
     )
@@ -244,7 +159,7 @@ def small_lag(plan: Plan) -> Measurement:
     lag = int(plan.grid[0])
     attention = trials.series_runs(plan, "heads", lag)["loss"]
     recurrent = trials.series_runs(plan, "recurrent", lag, **extra)["loss"]
-    return _pair(attention, recurrent, attention - recurrent)
+    return pair(attention, recurrent, attention - recurrent)
 
 
 def clipping(plan: Plan) -> Measurement:
@@ -252,7 +167,7 @@ def clipping(plan: Plan) -> Measurement:
     lag = int(plan.grid[0])
     clipped = trials.series_runs(plan, "heads", lag, clip=dict(plan.plant).get("clip", True))
     raw = trials.series_runs(plan, "heads", lag)
-    return _pair(clipped["loss"], raw["loss"], clipped["loss"] - raw["loss"])
+    return pair(clipped["loss"], raw["loss"], clipped["loss"] - raw["loss"])
 
 
 def places(plan: Plan) -> Measurement:
@@ -279,7 +194,7 @@ def places(plan: Plan) -> Measurement:
     by_place = np.asarray(jnp.mean(square, axis=1))
     quarter = (n - lag) // 4
     early, late = by_place[:, lag : lag + quarter].mean(1), by_place[:, -quarter:].mean(1)
-    return _pair(late, early, late / early)
+    return pair(late, early, late / early)
 
 
 # ---------------------------------------------------------------------------------- projection
@@ -298,7 +213,7 @@ def use_of_radius(plan: Plan) -> Measurement:
     )
     moved = np.stack([found.probes[f"scaled_movement_{name}"] for name in "cUW"])
     share = moved.max(axis=(0, 2)) / float(radius)
-    return _pair(share, np.ones_like(share), share)
+    return pair(share, np.ones_like(share), share)
 
 
 TOO_LONG = 5.0
@@ -330,7 +245,7 @@ def tamed(plan: Plan) -> Measurement:
         risk = trials.trained(plan.num_seeds, radius=radius, **common).risk
         return np.nan_to_num(risk[:, plan.num_steps // 2 :].mean(axis=1), nan=1e9, posinf=1e9)
 
-    return _orders(late(None), late(radius))
+    return orders(late(None), late(radius))
 
 
 def knee(plan: Plan) -> Measurement:
@@ -338,7 +253,7 @@ def knee(plan: Plan) -> Measurement:
     share = dict(plan.plant).get("share", 0.5)
     found = trials.knee(plan, (share,))
     loss, expected = found["loss"][:, 0], 0.25 * found["energy"][:, 0]
-    return _pair(loss, expected, loss / expected)
+    return pair(loss, expected, loss / expected)
 
 
 DECAYS = (0.003, 0.01, 0.03, 0.1, 0.3)
@@ -356,7 +271,9 @@ def decay(plan: Plan) -> Measurement:
     }
     probes = ("scaled_movement",)
     held = trials.trained(plan.num_seeds, probes, radius="0.5", **common)
-    runs = [trials.trained(plan.num_seeds, probes, radius=None, decay=r, **common) for r in DECAYS]
+    runs = [
+        trials.trained(plan.num_seeds, probes, radius=None, decay=r, **common) for r in plan.grid
+    ]
     moved, loss = (
         np.stack([part(run) for run in runs])
         for part in (
@@ -370,7 +287,7 @@ def decay(plan: Plan) -> Measurement:
         for m, e in zip(moved.T, loss.T, strict=True)
     ]
     sides = np.array(same), held.risk[:, -1]
-    return _orders(*(sides[::-1] if dict(plan.plant).get("swapped") else sides))
+    return orders(*(sides[::-1] if dict(plan.plant).get("swapped") else sides))
 
 
 def mean_field(plan: Plan) -> Measurement:
@@ -391,4 +308,4 @@ def mean_field(plan: Plan) -> Measurement:
         return found.probes["kernel_drift"][:, -1]
 
     scale = dict(plan.plant).get("scale", plan.num_heads**0.5)
-    return _orders(drift(scale), drift(1.0))
+    return orders(drift(scale), drift(1.0))

@@ -22,6 +22,7 @@ from shoal.papers.arda2026.claims import CLAIMS
 from shoal.papers.arda2026.heads import ACTIVATIONS
 from shoal.papers.arda2026.trials import Plan
 from shoal.problems import Problem
+from shoal.rules import exponents
 
 
 def _plan(key: str, full: bool) -> Plan:
@@ -42,7 +43,7 @@ def _guide(x: np.ndarray, start: float, power: float) -> Curve:
 def _slope(x: np.ndarray, y: np.ndarray) -> str:
     from shoal.claims import mean_interval
 
-    found = mean_interval(measure.exponents(x, y))
+    found = mean_interval(exponents(x, y))
     return f"{found.mean:.2f} [{found.low:.2f}, {found.high:.2f}]"
 
 
