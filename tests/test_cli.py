@@ -383,7 +383,9 @@ def test_ctrl_c_says_so_and_cleans_up(tmp_path):
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
         assert process.returncode == 130
-        assert err == "shoal: stopped.\n"
+        # a busy machine may have had time for a line of progress
+        assert err.splitlines()[-1] == "shoal: stopped."
+        assert "Traceback" not in err
         assert list(tmp_path.iterdir()) == []
 
 

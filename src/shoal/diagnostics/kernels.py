@@ -1,7 +1,7 @@
 """Tangent kernels, and what a run does to them."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -9,21 +9,23 @@ import jax.numpy as jnp
 from shoal._typing import Any, Array, Callable, Float, Params, Probe, Scalar
 from shoal.linalg import norm_fro, norm_op
 from shoal.models import Model
-from shoal.trees import blocks
+from shoal.trees import block_names, blocks
 
 Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
 """Tangent kernel of each block, as a function of the parameters."""
 
 
-def jacobian(model: Model, inputs: Any) -> Callable[[Params], Float[Array, "R P"]]:
+def jacobian(
+    model: Model, inputs: Any, *, train: Iterable[str] | None = None
+) -> Callable[[Params], Float[Array, "R P"]]:
     """All derivatives of all outputs, dense: a row for each output, those of a sequence together.
 
-    For its singular values; ``R x P`` numbers are held.
+    For its singular values; ``R x P`` numbers are held. ``train`` names the blocks that move.
     """
 
     def dense(params: Params) -> Float[Array, "R P"]:
         flat = _block_jacobians(model, inputs, params)
-        return jnp.concatenate(list(flat.values()), axis=1)
+        return jnp.concatenate([flat[name] for name in block_names(params, train)], axis=1)
 
     return dense
 

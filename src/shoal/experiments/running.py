@@ -202,20 +202,28 @@ def simulate(
 # --------------------------------------------------------------------------------- certifying
 
 
-def _per_start(experiment: Experiment, function: Callable[[Case], Any]) -> Any:
-    """Evaluate a function of one start on every seed, one after the other, compiled once."""
-    numbers = numbers_of(experiment.paper, experiment.setting)
-    program = _program(experiment.paper, experiment.setting)
+def _per_start(experiment: Experiment, function: Callable, *extra: Any) -> Any:
+    """Evaluate ``function(paper, case, *extra)`` on every seed, one after the other.
 
-    @jax.jit
-    def every(data, starts, numbers):
-        return jax.lax.map(lambda p: function(_case(program, data, p, numbers)), starts)
-
-    return every(
+    The function should be one of a module, not made anew: a program is compiled for each.
+    """
+    return _every_start(
         _exact_data(experiment),
         trees.cast(experiment.params0, "float64"),
-        numbers,
+        numbers_of(experiment.paper, experiment.setting),
+        extra,
+        function=function,
+        paper=experiment.paper,
+        setting=_program(experiment.paper, experiment.setting),
     )
+
+
+@functools.partial(jax.jit, static_argnames=("function", "paper", "setting"))
+def _every_start(data, starts, numbers, extra, *, function, paper, setting):
+    def one(params0):
+        return function(paper, _case(setting, data, params0, numbers), *extra)
+
+    return jax.lax.map(one, starts)
 
 
 def _exact_data(experiment: Experiment) -> Data:
@@ -232,16 +240,15 @@ def has_kernel(experiment: Experiment) -> bool:
 
 def kernel_predictions(experiment: Experiment, step: Array) -> Float[Array, "S T"]:
     """For every seed, the risk that the tangent kernel at the start predicts at some steps."""
-    paper = experiment.paper
+    return _per_start(experiment, _predicted, step)
 
-    def one(case: Case) -> Float[Array, " T"]:
-        outputs = predict(paper.model(case.setting), case.params0, case.problem.inputs)
-        K0 = _kernel(paper, case)(case.params0)
-        y = case.problem.y
-        e = predicted_residual(K0, (outputs - y).ravel(), case.step_size, step)
-        return jax.vmap(lambda r: paper.loss(y + r.reshape(y.shape), y))(e)
 
-    return _per_start(experiment, one)
+def _predicted(paper: Paper, case: Case, step: Array) -> Float[Array, " T"]:
+    outputs = predict(paper.model(case.setting), case.params0, case.problem.inputs)
+    K0 = _kernel(paper, case)(case.params0)
+    y = case.problem.y
+    e = predicted_residual(K0, (outputs - y).ravel(), case.step_size, step)
+    return jax.vmap(lambda r: paper.loss(y + r.reshape(y.shape), y))(e)
 
 
 def _kernel(paper: Paper, case: Case) -> Callable[[Params], Float[Array, "K K"]]:
@@ -259,24 +266,29 @@ def default_step(experiment: Experiment) -> float:
     unstable. Neither necessary nor sufficient for convergence of the real one: kernels grow along
     some runs.
     """
-    paper = experiment.paper
+    return float(jnp.min(_per_start(experiment, _usual_step)))
 
-    def one(case: Case) -> Float[Array, ""]:
-        usual = paper.usual_step(case)
-        if usual is not None:
-            return jnp.asarray(usual, float)
-        top = jnp.linalg.eigvalsh(_kernel(paper, case)(case.params0))[-1]
-        return jnp.where(jnp.isfinite(top) & (top > 0), 0.5 / top, 1.0)
 
-    return float(jnp.min(_per_start(experiment, one)))
+def _usual_step(paper: Paper, case: Case) -> Float[Array, ""]:
+    usual = paper.usual_step(case)
+    if usual is not None:
+        return jnp.asarray(usual, float)
+    top = jnp.linalg.eigvalsh(_kernel(paper, case)(case.params0))[-1]
+    return jnp.where(jnp.isfinite(top) & (top > 0), 0.5 / top, 1.0)
 
 
 def allowed_step(experiment: Experiment, theorem: Theorem) -> float | None:
     """The largest step that a theorem allows for all the seeds to which it applies."""
     if theorem.largest_step is None:
         return None
-    steps = np.asarray(_per_start(experiment, theorem.largest_step))
+    steps = np.asarray(_per_start(experiment, _of_case(theorem.largest_step)))
     return float(steps[np.isfinite(steps)].min()) if np.isfinite(steps).any() else None
+
+
+@functools.lru_cache
+def _of_case(function: Callable[[Case], Any]) -> Callable[[Paper, Case], Any]:
+    """The same function for `_per_start`: one for each, so that its program is found again."""
+    return lambda _, case: function(case)
 
 
 def require_covered(experiment: Experiment, theorem: Theorem) -> None:
@@ -300,32 +312,32 @@ def certify(experiment: Experiment, theorem: Theorem, run: Trajectory) -> list[C
         lacking = ",".join(missing)
         msg = f"{theorem.key} needs {lacking}, not recorded; train with --probes +{lacking}."
         raise InputError(msg)
-    numbers = numbers_of(experiment.paper, experiment.setting)
-    program = _program(experiment.paper, experiment.setting)
-
-    @jax.jit
-    def every(data, starts, numbers, run):
-        def one(args):
-            params0, seen = args
-            case = _case(program, data, params0, numbers, drawn=experiment.drawn)
-            found = theorem.certificate(case, seen)
-            # jax returns plain dicts sorted; the order of the theorem is the reader's
-            return found._replace(
-                hypotheses=OrderedDict(found.hypotheses),
-                conclusions=OrderedDict(found.conclusions),
-                constants=OrderedDict(found.constants),
-            )
-
-        return jax.lax.map(one, (starts, run))
-
-    stacked = every(
+    stacked = _certificates(
         _exact_data(experiment),
         trees.cast(experiment.params0, "float64"),
-        numbers,
+        numbers_of(experiment.paper, experiment.setting),
         run._replace(params=()),
+        theorem=theorem,
+        setting=_program(experiment.paper, experiment.setting),
+        drawn=experiment.drawn,
     )
     stacked = jax.tree.map(np.asarray, stacked)
     return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(len(experiment.seeds))]
+
+
+@functools.partial(jax.jit, static_argnames=("theorem", "setting", "drawn"))
+def _certificates(data, starts, numbers, run, *, theorem, setting, drawn):
+    def one(args):
+        params0, seen = args
+        found = theorem.certificate(_case(setting, data, params0, numbers, drawn=drawn), seen)
+        # jax returns plain dicts sorted; the order of the theorem is the reader's
+        return found._replace(
+            hypotheses=OrderedDict(found.hypotheses),
+            conclusions=OrderedDict(found.conclusions),
+            constants=OrderedDict(found.constants),
+        )
+
+    return jax.lax.map(one, (starts, run))
 
 
 def endings(experiment: Experiment, run: Trajectory) -> dict[str, Array] | None:

@@ -2,10 +2,10 @@
 
 from shoal.errors import InputError, nearest
 from shoal.experiments import Paper
-from shoal.papers import arda2026, song2024, wu2023
+from shoal.papers import arda2026, qin2025, song2024, wu2023
 
 PAPERS: dict[str, Paper] = {
-    module.PAPER.key: module.PAPER for module in (wu2023, song2024, arda2026)
+    module.PAPER.key: module.PAPER for module in (wu2023, song2024, arda2026, qin2025)
 }
 
 
