@@ -13,10 +13,12 @@ import arda2026_reference as witness
 from shoal.cli import main
 from shoal.diagnostics.kernels import tangent_kernels
 from shoal.experiments import default_step, prepare, simulate
-from shoal.models import predict
+from shoal.losses import mean_of_squares
+from shoal.models import empirical_risk, predict, training_risk
 from shoal.papers import arda2026
 from shoal.papers.arda2026 import data, heads, relatives, teachers
 from shoal.papers.arda2026.heads import ACTIVATIONS, Weights
+from shoal.problems import Problem
 
 
 def some(n=5, T=4, d=3, m=6, seed=0):
@@ -65,6 +67,14 @@ def test_outputs_gradients_and_kernels_in_any_portions(name, block):
         return jax.grad(lambda p: jnp.sum(pull * f(p, inputs)))(params)
 
     for fast, plain in zip(gradient(params, fast=True), gradient(params, fast=False), strict=True):
+        np.testing.assert_allclose(fast, plain, rtol=1e-12, atol=1e-14)
+    labels = jnp.linspace(-1.0, 1.0, 5)
+    problem = Problem(inputs[0], labels, inputs[1])
+    both = [
+        jax.value_and_grad(make(model, problem, mean_of_squares))(params)
+        for make in (training_risk, empirical_risk)
+    ]
+    for fast, plain in zip(*map(jax.tree.leaves, both), strict=True):
         np.testing.assert_allclose(fast, plain, rtol=1e-12, atol=1e-14)
     closed = heads.tangent_kernels(inputs, sigma, block=block)(params)
     dense = tangent_kernels(model, inputs)(params)

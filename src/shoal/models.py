@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 
 from shoal._typing import Any, Array, Callable, Float, Int, Params, Risk
+from shoal.losses import half_sum_of_squares, mean_of_squares
 from shoal.problems import Problem
 
 
@@ -16,6 +17,8 @@ class Model(NamedTuple):
     at_once: int | None = None  # so many sequences fit into memory side by side; None: all
     together: Callable[[Params, Any], Float[Array, "N ..."]] | None = None
     """A faster way to all outputs, differentiable once and in the parameters only."""
+    squares: Callable[[Params, Any, Array], Float[Array, ""]] | None = None
+    """A faster way still to the sum of squared errors, value and gradient in one pass."""
 
 
 def predict(model: Model, params: Params, inputs: Any) -> Float[Array, "N ..."]:
@@ -45,12 +48,16 @@ def empirical_risk(model: Model, problem: Problem, loss: Callable[[Array, Array]
 
 def training_risk(model: Model, problem: Problem, loss: Callable[[Array, Array], Array]) -> Risk:
     """The same number by the model's fast way, if it has one: for steps, not for Hessians."""
-    if model.together is None:
-        return empirical_risk(model, problem, loss)
-    fast = model.together
+    squares, together = model.squares, model.together
+    known = loss in (half_sum_of_squares, mean_of_squares)
+    fused = squares if known else None
 
     def risk(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
         seen = problem if rows is None else jax.tree.map(lambda a: a[rows], problem)
-        return loss(fast(params, seen.inputs), seen.y)
+        if fused is not None:
+            share = 0.5 if loss is half_sum_of_squares else 1 / seen.y.size
+            return share * fused(params, seen.inputs, seen.y)
+        assert together is not None
+        return loss(together(params, seen.inputs), seen.y)
 
-    return risk
+    return empirical_risk(model, problem, loss) if fused is together is None else risk

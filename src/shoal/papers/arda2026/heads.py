@@ -110,7 +110,10 @@ def heads(
 
     fast = streamed(activation, block)
     return Model(
-        shapes(num_heads, dim), apply, together=lambda params, inputs: fast(params, inputs) / scale
+        shapes(num_heads, dim),
+        apply,
+        together=lambda params, inputs: fast(params, inputs) / scale,
+        squares=streamed_squares(activation, block, scale),
     )
 
 
@@ -170,16 +173,59 @@ def in_pieces(array: Array, size: int) -> Array:
 class _Attended(NamedTuple):
     """A block of samples seen by a block of heads; tokens before heads, so that heads are last."""
 
-    alpha: Float[Array, "b n h"]
+    weights: Float[Array, "b n h"]  # of attention, before they are
+    total: Float[Array, "b h"]  # divided by their sum: a pass less over the largest array
     s: Float[Array, "b n h"]
     g: Float[Array, "b h"]
 
 
 def _attend(params: Weights, X: Float[Array, "b n d"], q: Float[Array, "b d"]) -> _Attended:
-    keys = jnp.einsum("be,hde->bdh", q, params.W)
-    alpha = jax.nn.softmax(jnp.einsum("btd,bdh->bth", X, keys), axis=1)
-    s = jnp.einsum("btd,hd->bth", X, params.U)
-    return _Attended(alpha, s, jnp.sum(alpha * s, axis=1))
+    h, d, e = params.W.shape
+    keys = (q @ params.W.transpose(2, 1, 0).reshape(e, d * h)).reshape(len(q), d, h)
+    scores = jnp.einsum("btd,bdh->bth", X, keys)
+    weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=1, keepdims=True)))
+    total = jnp.sum(weights, axis=1)
+    s = (X.reshape(-1, d) @ params.U.T).reshape(*X.shape[:2], h)
+    return _Attended(weights, total, s, jnp.sum(weights * s, axis=1) / total)
+
+
+def _pieces(params: Weights, arrays: tuple, block: int) -> tuple[tuple, Weights]:
+    """Samples and heads, each in pieces along a leading axis; ``arrays`` begin with the tokens."""
+    X = arrays[0]
+    b, h = portions(len(X), len(params.c), X.shape[1], block)
+    grouped = Weights(*(leaf.reshape(-1, h, *leaf.shape[1:]) for leaf in params))
+    return tuple(in_pieces(array, b) for array in arrays), grouped
+
+
+def _add_heads(
+    activation: Activation, grouped: Weights, x: Float[Array, "b n d"], q: Float[Array, "b d"]
+) -> Float[Array, " b"]:
+    """Sum of all heads for a block of samples, heads a few at a time."""
+
+    def add(f: Array, head: Weights) -> tuple[Array, None]:
+        return f + activation.value(_attend(head, x, q).g) @ head.c, None
+
+    return jax.lax.scan(add, jnp.zeros(len(x), x.dtype), grouped)[0]
+
+
+def _pulled(
+    activation: Activation,
+    head: Weights,
+    x: Array,
+    q: Array,
+    k: Float[Array, " b"],
+    seen: _Attended,
+) -> Weights:
+    """Gradient of sum_j k_j f_j, a block of heads (closed form)."""
+    h, d, e = head.W.shape
+    g = seen.g
+    P = (k[:, None] * activation.slope(g) * head.c[None] / seen.total)[:, None] * seen.weights
+    turned = jnp.einsum("btd,bth->bdh", x, P * (seen.s - g[:, None]))
+    return Weights(
+        W=(q.T @ turned.reshape(len(q), d * h)).reshape(e, d, h).transpose(2, 1, 0),
+        U=(x.reshape(-1, d).T @ P.reshape(-1, h)).T,
+        c=k @ activation.value(g),
+    )
 
 
 def streamed(activation: Activation, block: int) -> Callable[[Weights, Any], Float[Array, " N"]]:
@@ -189,53 +235,80 @@ def streamed(activation: Activation, block: int) -> Callable[[Weights, Any], Flo
     heads. It is a first derivative in the parameters only: use `heads(...).apply` for others.
     """
 
-    def pieces(params: Weights, X: Array, q: Array) -> tuple[tuple, Weights]:
-        b, h = portions(len(X), len(params.c), X.shape[1], block)
-        grouped = Weights(*(leaf.reshape(-1, h, *leaf.shape[1:]) for leaf in params))
-        return (in_pieces(X, b), in_pieces(q, b)), grouped
-
     def forward(params: Weights, X: Array, q: Array) -> Float[Array, " N"]:
-        samples, grouped = pieces(params, X, q)
-
-        def of_samples(_: None, sample: tuple) -> tuple[None, Array]:
-            def add(f: Array, head: Weights) -> tuple[Array, None]:
-                return f + activation.value(_attend(head, *sample).g) @ head.c, None
-
-            zero = jnp.zeros(len(sample[0]), X.dtype)
-            return None, jax.lax.scan(add, zero, grouped)[0]
-
-        found = jax.lax.scan(of_samples, None, samples)[1]
+        samples, grouped = _pieces(params, (X, q), block)
+        found = jax.lax.map(lambda sample: _add_heads(activation, grouped, *sample), samples)
         return found.reshape(-1)[: len(X)] / len(params.c) ** 0.5
 
     def backward(saved: tuple, pull: Float[Array, " N"]) -> tuple:
         params, X, q = saved
-        samples, grouped = pieces(params, X, q)
-        pulls = in_pieces(pull / len(params.c) ** 0.5, samples[0].shape[1])
+        samples, grouped = _pieces(params, (X, q, pull / len(params.c) ** 0.5), block)
 
         def of_samples(total: Weights, sample: tuple) -> tuple[Weights, None]:
-            x, query, k = sample
+            def of_heads(head: Weights) -> Weights:
+                x, query, k = sample
+                return _pulled(activation, head, x, query, k, _attend(head, x, query))
 
-            def of_heads(_: None, head: Weights) -> tuple[None, Weights]:
-                alpha, s, g = _attend(head, x, query)
-                P = (k[:, None] * activation.slope(g) * head.c[None])[:, None] * alpha
-                turned = jnp.einsum("bth,btd->bhd", P * (s - g[:, None]), x)
-                return None, Weights(
-                    W=jnp.einsum("bhd,be->hde", turned, query),
-                    U=jnp.einsum("bth,btd->hd", P, x),
-                    c=k @ activation.value(g),
-                )
-
-            found = jax.lax.scan(of_heads, None, grouped)[1]
-            return jax.tree.map(jnp.add, total, found), None
+            return jax.tree.map(jnp.add, total, jax.lax.map(of_heads, grouped)), None
 
         zero = jax.tree.map(jnp.zeros_like, grouped)
-        total = jax.lax.scan(of_samples, zero, (*samples, pulls))[0]
+        total = jax.lax.scan(of_samples, zero, samples)[0]
         whole = Weights(*(t.reshape(p.shape) for t, p in zip(total, params, strict=True)))
         return whole, jnp.zeros_like(X), jnp.zeros_like(q)
 
     outputs = jax.custom_vjp(forward)
     outputs.defvjp(lambda *args: (forward(*args), args), backward)
     return lambda params, inputs: outputs(params, *split(inputs))
+
+
+def streamed_squares(
+    activation: Activation, block: int, scale: float
+) -> Callable[[Weights, Any, Float[Array, " N"]], Float[Array, ""]]:
+    """Sum of squared errors; its gradient comes with the value, in one pass over the samples.
+
+    An error depends on its own sample only, so attention need not be computed again for the
+    gradient, if all heads fit into a block beside one sample; else it is, as in `streamed`.
+    """
+    fast = streamed(activation, block)
+
+    def value(params: Weights, X: Array, q: Array, y: Array) -> Float[Array, ""]:
+        return jnp.sum((fast(params, (X, q)) / scale - y) ** 2)
+
+    def together(params: Weights, X: Array, q: Array, y: Array) -> tuple[Array, Any]:
+        root = scale * len(params.c) ** 0.5
+        seen_at_once = jnp.ones(len(X), X.dtype)  # 0 for what only fills the last piece
+        samples, _ = _pieces(params, (X, q, y, seen_at_once), block)
+
+        def add(total: tuple[Array, Weights], sample: tuple) -> tuple[tuple, None]:
+            x, query, label, there = sample
+            seen = _attend(params, x, query)
+            error = there * (activation.value(seen.g) @ params.c / root - label)
+            gradient = _pulled(activation, params, x, query, 2 * error / root, seen)
+            return jax.tree.map(jnp.add, total, (jnp.sum(error**2), gradient)), None
+
+        zero = jnp.zeros((), X.dtype), jax.tree.map(jnp.zeros_like, params)
+        return jax.lax.scan(add, zero, samples)[0]
+
+    @jax.custom_vjp
+    def squares(params: Weights, X: Array, q: Array, y: Array) -> Float[Array, ""]:
+        return value(params, X, q, y)
+
+    def backward(saved: tuple, pull: Float[Array, ""]) -> tuple:
+        gradient, X, q, y = saved
+        return jax.tree.map(lambda g: pull * g, gradient), *map(jnp.zeros_like, (X, q, y))
+
+    def forward(params: Weights, X: Array, q: Array, y: Array) -> tuple[Array, tuple]:
+        total, gradient = together(params, X, q, y)
+        return total, (gradient, X, q, y)
+
+    squares.defvjp(forward, backward)
+
+    def chosen(params: Weights, inputs: Any, y: Float[Array, " N"]) -> Float[Array, ""]:
+        X, q = split(inputs)
+        fits = len(params.c) * X.shape[1] <= block
+        return (squares if fits else value)(params, X, q, y)
+
+    return chosen
 
 
 def tangent_kernels(

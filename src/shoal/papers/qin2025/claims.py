@@ -178,7 +178,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if without residuals the share falls by more orders from layer 2 to 3 than from "
         "1 to 2, by a factor above 1.5",
         (measure.collapse_speed, _number(1.5, ANY, "ratio of falls", "layers 2-3", "layers 1-2")),
-        (("mode", "both"),),
+        (("swapped", True),),
         _LAYERS._replace(num_layers=3),
         setting=DEEP,
         num_seeds=200,
@@ -314,6 +314,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         (("times", 100.0),),
         _RUNS._replace(num_steps=120),
+        planted=_SHORT._replace(num_steps=20),
         **_MANY,
     ),
     _claim(
@@ -327,6 +328,7 @@ CLAIMS: tuple[Claim, ...] = (
         ),
         (("times", 100.0),),
         _RUNS._replace(num_steps=120),
+        planted=_SHORT._replace(num_steps=20),
         **_MANY,
     ),
     _claim(
@@ -336,6 +338,7 @@ CLAIMS: tuple[Claim, ...] = (
         (measure.sharpness_growth, _number(0.5, ANY, "orders of growth", "plain", "scaled")),
         (("scaled", True),),
         _RUNS._replace(num_layers=6, minutes=0.2),
+        planted=_SHORT._replace(num_layers=2),
         **_MANY,
     ),
     _claim(

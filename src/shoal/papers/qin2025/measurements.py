@@ -83,9 +83,10 @@ def collapse(plan: Plan) -> Measurement:
 
 def collapse_speed(plan: Plan) -> Measurement:
     """Without residuals: logarithm of the share, how much faster it falls in the second layer."""
-    share = trials.depths(plan.num_seeds, _planted(plan, "mode", "none"), 0.5)["share"]
+    share = trials.depths(plan.num_seeds, "none", 0.5)["share"]
     fall = -np.diff(np.log10(np.maximum(share, 1e-16)), axis=1)
-    return pair(fall[:, 1], fall[:, 0], fall[:, 1] / fall[:, 0])
+    late, early = (fall[:, k] for k in ((0, 1) if _planted(plan, "swapped", False) else (1, 0)))
+    return pair(late, early, late / early)
 
 
 # ------------------------------------------------------------------------------------- training
