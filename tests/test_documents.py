@@ -42,7 +42,7 @@ def readme_commands():
 def test_commands_in_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = list(readme_commands())
-    assert len(commands) == 7
+    assert len(commands) == 8
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, command
     out = capsys.readouterr().out

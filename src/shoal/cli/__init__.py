@@ -67,6 +67,9 @@ def tour(
     json
         Print the results as JSON, and nothing else, on standard output.
     """
+    from shoal.cli.session import hurry
+
+    hurry()
     from shoal.cli import touring
 
     touring.tour(out, as_json=json)
@@ -188,6 +191,10 @@ def claims(
     json
         Print the ledger as JSON.
     """
+    from shoal.cli.session import hurry
+
+    if not full:
+        hurry()
     from shoal.cli import publishing
 
     publishing.claims(papers, out, markdown, full=full, as_json=json)
@@ -217,6 +224,10 @@ def reproduce(
     json
         Print the list of files as JSON.
     """
+    from shoal.cli.session import hurry
+
+    if not full:
+        hurry()
     from shoal.cli import publishing
 
     publishing.reproduce(name, out, full=full, as_json=json)

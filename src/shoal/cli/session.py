@@ -20,3 +20,13 @@ def begin() -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def hurry() -> None:
+    """Compile with less polish: for work that compiles much and computes little.
+
+    Has an effect only before JAX's first array, and none if the user has chosen a level.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_backend_optimization_level" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_backend_optimization_level=1".strip()

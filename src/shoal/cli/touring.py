@@ -1,20 +1,23 @@
-"""``shoal tour``: what the laboratory can do, in about a minute."""
+"""``shoal tour``: one visit to each paper, in about a minute.
+
+A visit trains and certifies a few small runs; what it says depends on what came out.
+"""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from shoal import fits
 from shoal.certificates import Certificate, Verdict, verdict
 from shoal.cli import publishing, show, work
 from shoal.experiments import prepare, theorem_of
 from shoal.figures import Panel, band
 from shoal.ledger import ledger_json
-from shoal.papers import paper_of, wu2023
+from shoal.papers import paper_of
 from shoal.report import page, sections
 
 SMALL = {
@@ -28,39 +31,49 @@ SMALL = {
 STOPS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("theorem_a", {"width": 400, "score_exponent": 1.0}),
     ("theorem_a", {"width": 40000, "score_exponent": 1.0}),
-    ("theorem_a", {"width": 40000, "score_exponent": 0.5}),
-    ("theorem_a", {"width": 40000, "score_exponent": 0.5, "hidden_step_ratio": 0.01}),
-    ("theorem_b", {"width": 4000, "score_exponent": 1.0}),
 )
 CERTIFIED = 1  # of these, the one that the page shows at length
-STEPS = {"theorem_a": 40, "theorem_b": 20, "kernel_regime": 200}
-WIDTHS = (64, 256, 1024, 4096)
-
-
+STEPS = {"theorem_a": 40, "kernel_regime": 200}
 CLAIMS = (
-    "wu2023.linear_convergence",
-    "wu2023.attention_tends_to_uniform",
     "wu2023.rank_is_needed",
     "song2024.softmax_is_trapped",
-    "song2024.keys_free_softmax",
-    "song2024.gaussian_has_traps_too",
-    "song2024.middling_scale_is_best",
     "arda2026.long_tokens_make_spikes",
-    "arda2026.loss_has_a_knee_at_the_teacher_s_norm",
+    "qin2025.residual_cures_correlated_tokens",
 )
 SEQUENCES = {"num_samples": 20, "num_tokens": 8, "dim": 4, "num_heads": 16, "num_steps": 100}
-BALLS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("theorem_b", {}),
-    ("theorem_b", {"radius": "0.1"}),
-    ("theorem_c", {"labels": "dual", "radius": "1.5", "num_heads": 64, "step_size": 0.5}),
-)
+BALLS: tuple[tuple[str, dict[str, Any]], ...] = (("theorem_b", {}),)
 TRAP = {"problem": "trap", "init": "trap", "step_size": 0.5, "num_steps": 5000, "every": 50}
 TRAPS = (  # kernel, trained blocks
     ("softmax", "W_Q"),
     ("gaussian", "W_Q"),
-    ("softmax", "W_Q,W_K"),
     ("softmax", "W_V"),  # on random data instead, where theorem_1 has something to say
 )
+NEAR = {
+    "num_samples": 3,
+    "num_tokens": 4,
+    "width": 32,
+    "num_layers": 2,
+    "token_scale": 32**-0.5,
+    "scale_qk": 0.5,
+    "scale_v": 0.3,
+    "scale_1": 0.5,
+    "scale_2": 0.3,
+    "labels": "near",
+    "near_error": 1e-4,
+    "step_size": 2e-4,
+    "num_steps": 200,
+}
+RESIDUALS = ("both", "none")
+
+
+class Visit(NamedTuple):
+    """What a paper had to show: numbers for scripts, a table and words for people."""
+
+    title: str
+    rows: list[dict[str, Any]]
+    table: Table
+    words: str
+    sections: list[page.Section]
 
 
 def tour(page_path: Path, *, as_json: bool) -> None:
@@ -69,114 +82,93 @@ def tour(page_path: Path, *, as_json: bool) -> None:
     out = show.console()
     results: dict[str, Any] = {}
     if not as_json:
-        out.print(
-            "[bold]shoal tour[/]: the laboratory on its papers, wu2023, song2024 and arda2026.\n"
-        )
-
-    stops_done = [_run(name, SMALL | values) for name, values in STOPS]
-    results["certificates"] = stops = [_stop(done) for done in stops_done]
-    if not as_json:
-        out.print(
-            "[bold]1. Does the theorem apply, and does the run obey?[/]  3 sequences of 2 unit "
-            "tokens in dimension 16."
-        )
-        out.print(_certificate_table(stops))
-        out.print(_certificate_words(stops) + "\n")
-
-    results["limit"] = limit = _limit()
-    if not as_json:
-        out.print("[bold]2. The tangent kernel settles as the network widens[/] (LeCun, p = 1)")
-        out.print(_limit_table(limit))
-        out.print(
-            f"Fitted exponent {limit['slope']:.3f} [{limit['low']:.3f}, {limit['high']:.3f}]; "
-            "theory says -1/2.\n"
-        )
-
-    digits_done = _run(
-        "kernel_regime",
-        {"problem": "digits", "num_samples": 50, "dim": 24, "width": 512},
-        ("kernel_drift", "kernel_eigenvalues", "attention", "movement", "pl_ratio"),
-    )
-    results["digits"] = digits = _digits(digits_done)
-    if not as_json:
-        out.print("[bold]3. Real data[/]: handwritten 0 against 1, 4 x 4 patches as tokens.")
-        out.print(
-            f"50 images, width 512: risk {show.number(digits['first_risk'])} -> "
-            f"{show.number(digits['last_risk'])} in {digits['num_steps']} steps; the tangent "
-            f"kernel at the start predicted {show.number(digits['predicted_risk'])}."
-        )
-        drift = f"The kernel moved by {100 * digits['kernel_drift']:.1f}%"
-        out.print(f"{drift}; kernel_regime: {show.coloured(Verdict(digits['verdict']))}.\n")
-
-    traps_done = [_trapped(kernel, train) for kernel, train in TRAPS]
-    results["traps"] = traps = [_trap(done) for done in traps_done]
-    if not as_json:
-        out.print(
-            "[bold]4. Stuck or slow?[/]  song2024: four tokens, one number to hit; softmax against "
-            "Gaussian attention."
-        )
-        out.print(_trap_table(traps))
-        out.print(_trap_words(traps) + "\n")
-
-    balls_done = [_projected(name, SEQUENCES | values) for name, values in BALLS]
-    results["balls"] = balls = [_ball(done) for done in balls_done]
-    if not as_json:
-        out.print(
-            "[bold]5. Projected descent[/]  arda2026: 20 sequences of 8 tokens; every head stays "
-            "in a ball around its start."
-        )
-        out.print(_ball_table(balls))
-        out.print(_ball_words(balls) + "\n")
+        out.print(f"[bold]shoal tour[/]: the laboratory on its papers, {', '.join(VISITS)}.\n")
+    parts: list[page.Section] = []
+    for number, (key, visit) in enumerate(VISITS.items(), 1):
+        found = visit()
+        results[key] = found.rows
+        parts += found.sections
+        if not as_json:
+            out.print(f"[bold]{number}. {key}: {found.title}[/]")
+            out.print(found.table)
+            out.print(found.words + "\n")
 
     entries = publishing.ledger(publishing.wanted(CLAIMS), full=False)
     kept = ledger_json(entries)
     results["claims"] = [{k: v for k, v in claim.items() if k != "panel"} for claim in kept]
     if not as_json:
-        out.print("[bold]6. Claims on trial[/] (a few; shoal claims has them all)")
+        out.print(f"[bold]{len(VISITS) + 1}. Claims on trial[/] (a few; shoal claims has them all)")
         for entry in entries:
-            found = entry.evidence
-            colour = publishing.RULINGS[found.ruling]
-            out.print(f"  [{colour}]{found.ruling}[/]  {escape(found.sentence)}")
+            ruling = entry.evidence.ruling
+            said = f"{escape(entry.claim.statement)} {escape(entry.evidence.sentence)}"
+            out.print(f"  [{publishing.RULINGS[ruling]}]{ruling}[/]  {said}")
 
-    _page(page_path, stops_done, digits_done, traps_done, balls_done, kept)
+    lead = "A visit to each paper: what it says, what was run, and what came out."
+    parts.append(sections.ledger_section(kept))
+    publishing.write_page(page_path, "shoal tour", lead, parts, [paper_of(key) for key in VISITS])
     results["page"] = str(page_path)
     results["seconds"] = round(time.perf_counter() - begun, 1)
     if as_json:
         work.print_json(results)
     else:
         out.print(f"\n{results['seconds']} s. All of it on one page: {page_path}", soft_wrap=True)
-        out.print("Next: shoal papers, shoal claims song2024, shoal reproduce wu2023")
+        out.print("Next: shoal papers, shoal claims qin2025, shoal reproduce wu2023")
 
 
-def _page(
-    path: Path,
-    stops: list[work.Done],
-    digits: work.Done,
-    traps: list[work.Done],
-    balls: list[work.Done],
-    kept: list[dict[str, Any]],
-) -> None:
-    """The tour as a page: the widest certified run, real data, and the ledger."""
-    certified = stops[CERTIFIED]
-    parts = [
+def _certified(paper_key: str, name: str, values: dict[str, Any], extra: tuple = ()) -> work.Done:
+    """Train by the step that a theorem allows (or the usual one), and certify."""
+    paper = paper_of(paper_key)
+    theorem = theorem_of(paper, name)
+    experiment, source = work.with_step(prepare(paper, values), theorem)
+    return work.execute(experiment, (*theorem.probes, *extra), (theorem,), source)
+
+
+# -------------------------------------------------------------------------------------- wu2023
+
+
+def _wide() -> Visit:
+    stops = [
+        _certified("wu2023", name, SMALL | values | {"num_steps": STEPS[name]})
+        for name, values in STOPS
+    ]
+    digits_values = {"problem": "digits", "num_samples": 50, "dim": 24, "width": 512}
+    digits_done = _certified(
+        "wu2023",
+        "kernel_regime",
+        digits_values | {"num_steps": STEPS["kernel_regime"]},
+        ("kernel_drift", "attention"),
+    )
+    rows, digits = [_stop(done) for done in stops], _digits(digits_done)
+    real = (
+        f"Real data, handwritten 0 against 1: risk {show.number(digits['first_risk'])} -> "
+        f"{show.number(digits['last_risk'])} in {digits['num_steps']} steps; the kernel at the "
+        f"start predicted {show.number(digits['predicted_risk'])} and moved by "
+        f"{100 * digits['kernel_drift']:.1f}%"
+    )
+    words = f"{_certificate_words(rows)}\n{real}: kernel_regime {digits['verdict']}."
+    verdicts = tuple(
+        (f"{row['theorem']}, width {row['width']}, p = {row['score_exponent']:g}", row["verdict"])
+        for row in rows
+    )
+    text = (
+        "wu2023: wide enough shallow encoders are trained to zero by gradient descent, and how "
+        f"wide depends on how scores are scaled. {words}"
+    )
+    glance = page.Section(
+        "Does the theorem apply?",
+        text,
+        verdicts=(*verdicts, ("kernel_regime on digits", digits["verdict"])),
+    )
+    shown = [
         section._replace(title=f"{title}: {section.title}")
-        for title, done in (("Theorem A at width 40000", certified), ("Digits", digits))
+        for title, done in (("Theorem A at width 40000", stops[CERTIFIED]), ("Digits", digits_done))
         for section in sections.run_sections(done.experiment, done.run, work.theorems_json(done))
     ]
-    verdicts = tuple(
-        (
-            f"{row['theorem']}, width {row['width']}, {row['init']}, "
-            f"p = {row['score_exponent']:g}, ratio {row['hidden_step_ratio']:g}",
-            row["verdict"],
-        )
-        for row in map(_stop, stops)
-    )
-    glance = page.Section("Does the theorem apply?", verdicts=verdicts)
-    lead = "A tour of the laboratory: certificates, real data, traps and claims, for three papers."
-    shown = [*_trap_sections(traps), _ball_section(balls)]
-    parts = [glance, *parts, *shown, sections.ledger_section(kept)]
-    used = [paper_of(key) for key in ("wu2023", "song2024", "arda2026")]
-    publishing.write_page(path, "shoal tour", lead, parts, used)
+    title = "how wide is wide enough? 3 sequences of 2 unit tokens"
+    return Visit(title, [*rows, digits], _certificate_table(rows), words, [glance, *shown])
+
+
+# ------------------------------------------------------------------------------------ song2024
 
 
 def _trapped(kernel: str, train: str) -> work.Done:
@@ -239,17 +231,18 @@ def _trap_words(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def _trap_sections(traps: list[work.Done]) -> list[page.Section]:
-    rows = [_trap(done) for done in traps]
+def _traps() -> Visit:
+    done = [_trapped(kernel, train) for kernel, train in TRAPS]
+    rows = [_trap(one) for one in done]
     curves = tuple(
         band(
             f"{row['kernel']}, {row['train']}",
-            np.asarray(done.run.step[0]),
-            np.maximum(np.asarray(done.run.risk), 1e-30),
+            np.asarray(one.run.step[0]),
+            np.maximum(np.asarray(one.run.risk), 1e-30),
         )
-        for row, done in zip(rows, traps, strict=True)
+        for row, one in zip(rows, done, strict=True)
     )
-    loss = Panel("from the same start", "step", "risk", curves, log_y=True)
+    loss = Panel("training", "step", "risk", curves, log_y=True)
     cells = tuple(
         (
             f"{row['kernel']}, {row['train']}",
@@ -261,22 +254,29 @@ def _trap_sections(traps: list[work.Done]) -> list[page.Section]:
         for row in rows
     )
     head = ("side", "last risk", "at the end", "|gradient|", "Hessian from")
-    text = f"song2024: four tokens, one number to hit. {_trap_words(rows)}"
-    return [page.Section("Stuck or slow?", text, tables=(("ends", head, cells),), panels=(loss,))]
+    words = _trap_words(rows)
+    text = (
+        "song2024: with softmax attention and only the query weights moving, gradient descent can "
+        f"get stuck where a Gaussian kernel does not. Four tokens, one number to hit. {words}"
+    )
+    verdicts = tuple(
+        (f"theorem_1, {row['kernel']}, {row['train']}", row["verdict"])
+        for row in rows
+        if row["verdict"]
+    )
+    section = page.Section(
+        "Stuck or slow?", text, verdicts=verdicts, tables=(("ends", head, cells),), panels=(loss,)
+    )
+    return Visit("stuck or slow? softmax or Gaussian", rows, _trap_table(rows), words, [section])
 
 
-def _projected(name: str, values: dict[str, Any]) -> work.Done:
-    paper = paper_of("arda2026")
-    theorem = theorem_of(paper, name)
-    experiment, source = work.with_step(prepare(paper, values), theorem)
-    return work.execute(experiment, theorem.probes, (theorem,), source)
+# ------------------------------------------------------------------------------------ arda2026
 
 
 def _ball(done: work.Done) -> dict[str, Any]:
     certificate: Certificate = done.theorems[0][1][0]
     setting, known = done.experiment.setting, certificate.constants
     upper = known.get("bound along the path", np.nan)
-    lower = known.get("lower bound of the linearised loss", np.nan)
     return {
         "theorem": done.theorems[0][0].key,
         "labels": setting.labels,
@@ -285,7 +285,6 @@ def _ball(done: work.Done) -> dict[str, Any]:
         "last_risk": float(done.run.risk[0, -1]),
         "mean_risk": float(np.mean(done.run.risk[0, :-1])),
         "at_most": float(upper),
-        "at_least": float(lower),
         "verdict": str(verdict(certificate)),
     }
 
@@ -302,12 +301,10 @@ def _ball_cells(row: dict[str, Any]) -> tuple[str, ...]:
         show.number(row["last_risk"]),
         show.number(row["mean_risk"]),
         _or_dash(row["at_most"]) if row["verdict"] != Verdict.NOT_APPLICABLE else "-",
-        _or_dash(row["at_least"]),
     )
 
 
-_BALL_HEAD: tuple[str, ...] = ("theorem", "labels", "radius", "last loss", "mean loss")
-_BALL_HEAD += ("mean at most", "any at least")
+_BALL_HEAD = ("theorem", "labels", "radius", "last loss", "mean loss", "mean at most")
 
 
 def _ball_table(rows: list[dict[str, Any]]) -> Table:
@@ -328,40 +325,99 @@ def _ball_words(rows: list[dict[str, Any]]) -> str:
             )
         elif row["verdict"] == Verdict.NOT_APPLICABLE:
             words.append(f"Radius {row['radius']} does not hold the teacher: nothing is promised.")
-        elif row["theorem"] == "theorem_c":
-            words.append(
-                "Labels of exactly known norm, half of it allowed: no weights in the balls get "
-                f"much below {show.number(row['at_least'])}."
-            )
     return "\n".join(words)
 
 
-def _ball_section(balls: list[work.Done]) -> page.Section:
-    rows = [_ball(done) for done in balls]
+def _balls() -> Visit:
+    done = [_certified("arda2026", name, SEQUENCES | values) for name, values in BALLS]
+    rows = [_ball(one) for one in done]
     curves = tuple(
         band(
             f"{row['labels']}, radius {row['radius']}",
-            np.asarray(done.run.step[0]),
-            np.asarray(done.run.risk),
+            np.asarray(one.run.step[0]),
+            np.asarray(one.run.risk),
         )
-        for row, done in zip(rows, balls, strict=True)
+        for row, one in zip(rows, done, strict=True)
     )
     loss = Panel("projected gradient descent", "step", "loss", curves, log_y=True)
+    words = _ball_words(rows)
     text = (
         "arda2026: heads with one neuron each, in pairs of opposite signs, each kept in a ball "
-        f"around its start. {_ball_words(rows)}"
+        f"around its start; the loss is bounded in finite time, whatever the length. {words}"
     )
+    verdicts = tuple((f"{r['theorem']}, radius {r['radius']}", r["verdict"]) for r in rows)
     cells = tuple((*_ball_cells(row), row["verdict"]) for row in rows)
-    head = (*_BALL_HEAD, "verdict")
-    return page.Section("Projected descent", text, tables=(("runs", head, cells),), panels=(loss,))
+    tables = (("runs", (*_BALL_HEAD, "verdict"), cells),)
+    section = page.Section(
+        "Projected descent", text, verdicts=verdicts, tables=tables, panels=(loss,)
+    )
+    return Visit("descent within a radius", rows, _ball_table(rows), words, [section])
 
 
-def _run(name: str, values: dict[str, Any], extra: tuple[str, ...] = ()) -> work.Done:
-    paper = paper_of("wu2023")
-    theorem = theorem_of(paper, name)
-    values = values | {"num_steps": STEPS[name], "method": theorem.method}
-    experiment, source = work.with_step(prepare(paper, values), theorem)
-    return work.execute(experiment, (*theorem.probes, *extra), (theorem,), source)
+# ------------------------------------------------------------------------------------- qin2025
+
+
+def _residual(done: work.Done) -> dict[str, Any]:
+    certificate: Certificate = done.theorems[0][1][0]
+    risk = np.asarray(done.run.risk[0])
+    return {
+        "residual": done.experiment.setting.residual,
+        "layers": done.experiment.setting.num_layers,
+        "condition": float(done.run.probes["conditioning_condition"][0, 0, -1]),
+        "r_max": float(certificate.constants["r_max"]),
+        "r_0": float(certificate.constants["|r_0|"]),
+        "risk_left": float(risk[-1] / risk[0]),
+        "verdict": str(verdict(certificate)),
+    }
+
+
+_RESIDUAL_HEAD = ("residuals", "layers", "condition number", "r_max", "|r_0|", "risk left")
+
+
+def _residual_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    numbers = (row[name] for name in ("condition", "r_max", "r_0", "risk_left"))
+    return (row["residual"], str(row["layers"]), *map(show.number, numbers))
+
+
+def _residuals() -> Visit:
+    done = [
+        _certified("qin2025", "theorem_d", NEAR | {"residual": mode}, ("conditioning",))
+        for mode in RESIDUALS
+    ]
+    rows = [_residual(one) for one in done]
+    table = show.table(*_RESIDUAL_HEAD, "verdict")
+    for row in rows:
+        table.add_row(*_residual_cells(row), show.coloured(Verdict(row["verdict"])))
+    said = [
+        f"{'With' if row['residual'] == 'both' else 'Without'} residuals the second layer's "
+        f"attention output has condition number {show.number(row['condition'])}, and theorem_d "
+        f"certifies initial errors up to {show.number(row['r_max'])}: {row['verdict']}."
+        for row in rows
+    ]
+    words = "\n".join(said)
+    text = (
+        "qin2025: softmax makes attention's output ill-conditioned, residual connections mend it, "
+        f"and the speed of training follows its singular values. {words}"
+    )
+    verdicts = tuple((f"theorem_d, residuals: {r['residual']}", r["verdict"]) for r in rows)
+    cells = tuple((*_residual_cells(row), row["verdict"]) for row in rows)
+    curves = tuple(
+        band(
+            f"residuals: {row['residual']}",
+            np.asarray(one.run.step[0]),
+            np.asarray(one.run.risk) / np.asarray(one.run.risk)[:, :1],
+        )
+        for row, one in zip(rows, done, strict=True)
+    )
+    loss = Panel("at one step for both", "step", "risk over its start", curves)
+    tables = (("runs", (*_RESIDUAL_HEAD, "verdict"), cells),)
+    section = page.Section(
+        "What residuals do", text, verdicts=verdicts, tables=tables, panels=(loss,)
+    )
+    return Visit("what residuals do to two layers", rows, table, words, [section])
+
+
+# ----------------------------------------------------------------------------- wu2023, its parts
 
 
 def _stop(done: work.Done) -> dict[str, Any]:
@@ -385,24 +441,13 @@ def _stop(done: work.Done) -> dict[str, Any]:
 
 def _certificate_table(rows: list[dict[str, Any]]) -> Table:
     table = show.table(
-        "theorem",
-        "width",
-        "init",
-        "p",
-        "ratio",
-        "c_5 < 1",
-        "c_6 < 2",
-        "verdict",
-        "proved",
-        "measured",
+        "theorem", "width", "p", "c_5 < 1", "c_6 < 2", "verdict", "proved", "measured"
     )
     for row in rows:
         table.add_row(
             row["theorem"],
             str(row["width"]),
-            row["init"],
             f"{row['score_exponent']:g}",
-            f"{row['hidden_step_ratio']:g}",
             show.number(row["c_5"]),
             "-" if np.isnan(row["c_6"]) else show.number(row["c_6"]),
             show.coloured(Verdict(row["verdict"])),
@@ -418,38 +463,17 @@ def _certificate_words(rows: list[dict[str, Any]]) -> str:
     falling = sum(row["measured_rate"] > 0 for row in silent)
     applied = [row for row in rows if row["verdict"] == Verdict.HOLDS]
     ratios = [row["measured_rate"] / row["predicted_rate"] for row in applied]
-    words = [
-        "p: scores are scaled by width^-p; ratio: step of the hidden weights over that of the "
-        "output. Rates: share\nof the risk lost per step (theorem_b: per unit of time)."
-    ]
+    words = ["p: scores are scaled by width^-p. Rates: share of the risk lost per step."]
     if applied:
         words.append(
-            f"Where the theorem applies, the run was {min(ratios):.0f} to {max(ratios):.0f} times "
-            "as fast as proved."
+            f"Where the theorem applies, the run was {max(ratios):.0f} times as fast as proved."
         )
     if silent:
         words.append(
-            f"Not applicable is not divergent: {falling} of those {len(silent)} runs lost risk "
-            "all the same."
+            f"Not applicable is not divergent: {falling} of {len(silent)} such runs lost risk all "
+            "the same."
         )
     return "\n".join(words)
-
-
-def _limit() -> dict[str, Any]:
-    seeds = tuple(range(6))
-    setting = wu2023.Setting(num_samples=6, num_tokens=4, dim=8, score_exponent=1.0)
-    problem = wu2023.problem(setting)
-    distance = np.array(
-        [wu2023.distance_to_limit(setting._replace(width=w), problem, seeds) for w in WIDTHS]
-    )
-    fit = fits.power_law(np.repeat(WIDTHS, len(seeds)), distance)
-    return {"widths": WIDTHS, "distance": distance.mean(axis=1), **fit._asdict()}
-
-
-def _limit_table(limit: dict[str, Any]) -> Table:
-    table = show.table("width", *map(str, limit["widths"]))
-    table.add_row("relative distance to the limit", *map(show.number, limit["distance"]))
-    return table
 
 
 def _digits(done: work.Done) -> dict[str, Any]:
@@ -464,3 +488,11 @@ def _digits(done: work.Done) -> dict[str, Any]:
         "kernel_drift": float(np.max(done.run.probes["kernel_drift"])),
         "verdict": str(verdict(certificate)),
     }
+
+
+VISITS: dict[str, Callable[[], Visit]] = {
+    "wu2023": _wide,
+    "song2024": _traps,
+    "arda2026": _balls,
+    "qin2025": _residuals,
+}
