@@ -10,7 +10,7 @@ tour: $(READY)
 	$(BIN)/shoal tour
 
 test: $(READY) lint types
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -89,7 +89,8 @@ def test_the_tour_ends_well_and_with_a_page(capsys, tmp_path, monkeypatch):
     assert main(["tour"]) == 0
     out = capsys.readouterr().out
     page = (tmp_path / "tour.html").read_text()
-    for words in ("Does the theorem apply?", "The ledger", "Digits: Attention"):
+    titles = ("Does the theorem apply?", "Stuck or slow?", "Projected descent", "What residuals do")
+    for words in (*titles, "The ledger", "Digits: Attention"):
         assert words in page
     assert "holds" in out
     assert "not applicable" in out

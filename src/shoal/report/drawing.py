@@ -110,7 +110,9 @@ def _few_ticks(axis: Any, values: np.ndarray) -> None:
     for place in places[1:]:  # a tenth of the axis apart, so that labels do not overlap
         if np.log(place / chosen[-1]) > 0.1 * np.log(places[-1] / places[0]):
             chosen.append(place)
-    axis.set_ticks(chosen, labels=[f"{place:.2g}" if place < 1 else f"{place:g}" for place in chosen])
+    axis.set_ticks(
+        chosen, labels=[f"{place:.2g}" if place < 1 else f"{place:g}" for place in chosen]
+    )
     axis.set_minor_locator(NullLocator())
 
 

@@ -78,7 +78,7 @@ def width_run(num_heads: int, seed: int, num_samples: int, num_steps: int) -> di
         step = default_step(experiment)
         experiment = experiment._replace(setting=experiment.setting._replace(step_size=step))
         begun = time.perf_counter()
-        found = simulate(experiment, ("scaled_movement",))
+        found = jax.block_until_ready(simulate(experiment, ("scaled_movement",)))
         seconds = time.perf_counter() - begun
         average = jax.tree.map(lambda leaf: leaf[0].astype(jnp.float64), found.average)
         X, y = (a.astype(jnp.float64) for a in experiment.problem[:2])
