@@ -73,7 +73,7 @@ class Visit(NamedTuple):
     rows: list[dict[str, Any]]
     table: Table
     words: str
-    sections: list[page.Section]
+    sections: list[page.Section]  # the paper's story, then details
 
 
 def tour(page_path: Path, *, as_json: bool) -> None:
@@ -83,11 +83,13 @@ def tour(page_path: Path, *, as_json: bool) -> None:
     results: dict[str, Any] = {}
     if not as_json:
         out.print(f"[bold]shoal tour[/]: the laboratory on its papers, {', '.join(VISITS)}.\n")
-    parts: list[page.Section] = []
+    stories: list[page.Section] = []
+    details: list[page.Section] = []
     for number, (key, visit) in enumerate(VISITS.items(), 1):
         found = visit()
         results[key] = found.rows
-        parts += found.sections
+        stories.append(found.sections[0])
+        details += found.sections[1:]
         if not as_json:
             out.print(f"[bold]{number}. {key}: {found.title}[/]")
             out.print(found.table)
@@ -104,7 +106,7 @@ def tour(page_path: Path, *, as_json: bool) -> None:
             out.print(f"  [{publishing.RULINGS[ruling]}]{ruling}[/]  {said}")
 
     lead = "A visit to each paper: what it says, what was run, and what came out."
-    parts.append(sections.ledger_section(kept))
+    parts = [*stories, sections.ledger_section(kept), *details]
     publishing.write_page(page_path, "shoal tour", lead, parts, [paper_of(key) for key in VISITS])
     results["page"] = str(page_path)
     results["seconds"] = round(time.perf_counter() - begun, 1)
