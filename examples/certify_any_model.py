@@ -19,7 +19,7 @@ from shoal.losses import half_sum_of_squares
 from shoal.methods import gradient_descent
 from shoal.models import empirical_risk, predict
 from shoal.papers import arda2026, song2024, wu2023
-from shoal.papers.arda2026.heads import ACTIVATIONS
+from shoal.papers.arda2026.heads import ACTIVATIONS, split
 from shoal.theory import descent
 from shoal.training import run
 
@@ -32,7 +32,7 @@ def linear(_params, _problem, _setting):
 def heads(params, problem, setting):
     """Bound of the second derivative of arda2026's outputs when all weights move."""
     s1, s2 = ACTIVATIONS[setting.activation][3:]
-    X, q = problem.X, problem.X[:, -1]
+    X, q = split(problem.inputs)
     B, k = (jnp.max(jnp.linalg.norm(a, axis=-1)) for a in (X, q))
     N, m = len(X), len(params.c)
 
@@ -45,7 +45,7 @@ def heads(params, problem, setting):
         WW = c * (s2 * gW**2 + s1 * U * B**3 * k**2)
         # a symmetric form in |dc|, |dU|, |dW|; its Frobenius norm bounds its largest value
         form = UU**2 + WW**2 + 2 * ((s1 * B) ** 2 + (s1 * gW) ** 2 + UW**2)
-        return (N / m) ** 0.5 * jnp.max(jnp.sqrt(form))
+        return (N / m) ** 0.5 / setting.output_scale * jnp.max(jnp.sqrt(form))
 
     return at
 

@@ -267,7 +267,8 @@ def streamed_squares(
     """Sum of squared errors; its gradient comes with the value, in one pass over the samples.
 
     An error depends on its own sample only, so attention need not be computed again for the
-    gradient, if all heads fit into a block beside one sample; else it is, as in `streamed`.
+    gradient, if all heads fit into a block beside one sample; else it is, as in `streamed`. A first
+    derivative in the parameters only.
     """
     fast = streamed(activation, block)
 

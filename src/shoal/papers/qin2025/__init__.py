@@ -49,7 +49,7 @@ def _residual(case: Case) -> Any:
 def _theorem_d(case: Case, run: Trajectory) -> Certificate:
     setting, X = case.setting, case.problem.X
     shape = form(setting)
-    F, r = _residual(case)
+    _, r = _residual(case)
     N, n, d = X.shape
     rows = N * n if setting.output == "tokens" else N
     seen = n * d if setting.output == "whole" else d
@@ -60,21 +60,22 @@ def _theorem_d(case: Case, run: Trajectory) -> Certificate:
         "all blocks move at one step": Inequality(
             jnp.max(jnp.abs(jnp.stack([1 - s for s in case.speeds.values()]))), 0.5
         ),
-        "activation: its second derivative is bounded (smooth_leaky)": Inequality(
+        "activation: its second derivative is bounded (smooth_leaky, gelu)": Inequality(
             shape.activation.bend, 1e300
         ),
     }
     if setting.route == "layers":
         hypotheses[
-            "layer route: no more rows of the last layer than columns (else try route=kernel, or "
-            "labels=teacher, which can be fitted)"
-        ] = Inequality(float(rows), seen + 0.5)
+            "layer route: no more rows of the last layer than columns (else try route=kernel; "
+            "targets of labels=teacher can be fitted, but this theorem does not say so)"
+        ] = Inequality(float(rows), max(seen, setting.width) + 0.5)
     return descent.ball_descent(
         ball_at(setting, case.params0, X),
         norm_fro(r),
         case.step_size,
         run,
-        output_size=jnp.maximum(norm_fro(F), norm_fro(case.problem.y)),
+        # outputs are sums of products of this size, even where they cancel
+        output_size=jnp.maximum(norms.H_all * norms.u, norm_fro(case.problem.y)),
         split=split(setting),
         hypotheses=hypotheses,
         constants={

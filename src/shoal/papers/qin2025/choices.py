@@ -32,7 +32,7 @@ class Setting(NamedTuple):
     token_condition: Positive | None = None  # condition number given to all tokens, stacked
     labels: Literal["gaussian", "teacher", "near"] = "gaussian"
     label_scale: NonNegative = 1.0  # gaussian: standard deviation
-    near_seed: Seed = 0  # near: labels lie beside the outputs at the start of this seed,
+    near_seed: Seed = 0  # near: labels lie beside the outputs of the weights drawn for this seed,
     near_error: Positive | None = None  # so far off; auto: as far as theorem D certifies
     data_seed: Seed = 0
     # network
@@ -123,9 +123,18 @@ def split(setting: Any) -> descent.Split:
     return descent.Split() if setting.contraction == "half" else descent.Split(1.0, 0.5)
 
 
+DENSE = 10**8
+"""Numbers in the largest Jacobian that is formed; beyond it only the layers speak."""
+
+
 def smallest_singular_value(setting: Any, params: Weights, X: Float[Array, "N n d"]) -> Array:
     r"""$\sigma_p(J)$ of all outputs, by SVD of the dense Jacobian; 0 if there are more outputs."""
-    return bounds.smallest(jacobian(model(setting), X)(params))
+    network = model(setting)
+    outputs = jax.eval_shape(network.apply, network.spec, X[0]).size * len(X)
+    weights = sum(leaf.size for leaf in jax.tree.leaves(network.spec))
+    if outputs > weights or outputs * weights > DENSE:
+        return jnp.zeros(())  # a valid bound, if a poor one
+    return bounds.smallest(jacobian(network, X)(params))
 
 
 def ball_at(setting: Any, params: Weights, X: Float[Array, "N n d"]) -> descent.BallAt:

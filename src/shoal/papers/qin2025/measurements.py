@@ -13,12 +13,6 @@ COMMON_STEP = 0.01
 NEVER = 1e-9
 """A step so small that nothing is learnt: for planted violations."""
 STEPS = tuple(np.geomspace(1e-3, 0.3, 11).tolist())
-LOST = 1e30
-"""Stands for a risk that is not finite."""
-
-
-def _kept(risk: np.ndarray) -> np.ndarray:
-    return np.nan_to_num(np.asarray(risk), nan=LOST, posinf=LOST)
 
 
 def _planted(plan: Plan, name: str, value: Any) -> Any:
@@ -101,12 +95,12 @@ def _last(plan: Plan, residual: str, step: float, **changed: Any) -> np.ndarray:
     risk, _ = trials.train(
         plan.num_seeds, _sizes(plan, **changed), numbers, step, num_steps=plan.num_steps
     )
-    return _kept(risk[:, 0, -1] / risk[:, 0, 0])
+    return np.asarray(risk[:, 0, -1] / risk[:, 0, 0])
 
 
 def common_step(plan: Plan, one: str, other: str, **changed: Any) -> Measurement:
     """Loss after training over the first one, at one step for both."""
-    step = _planted(plan, "step", COMMON_STEP)
+    step = _planted(plan, "step", plan.grid[0] if plan.grid else COMMON_STEP)
     return orders(_last(plan, one, step, **changed), _last(plan, other, step, **changed))
 
 
@@ -121,7 +115,7 @@ def own_step(plan: Plan, one: str, other: str) -> Measurement:
         return trials.best_steps(np.asarray(risk))
 
     few = _planted(plan, "steps", STEPS)
-    return orders(best(one, STEPS if few == STEPS else few), best(other, few))
+    return orders(best(one, few), best(other, few))
 
 
 def by_depth(plan: Plan) -> Measurement:
@@ -228,6 +222,6 @@ def realizable(plan: Plan) -> Measurement:
         top = trials.look(plan.num_seeds, TALL, numbers)["lambda_max"]
         step = 0.5 / float(top.max())
         risk, _ = trials.train(plan.num_seeds, TALL, numbers, step, num_steps=plan.num_steps)
-        return _kept(risk[:, 0, -1] / risk[:, 0, 0])
+        return np.asarray(risk[:, 0, -1] / risk[:, 0, 0])
 
     return orders(last(0.0), last(_planted(plan, "teacher", 1.0)))

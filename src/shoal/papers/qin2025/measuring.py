@@ -12,8 +12,6 @@ from shoal.models import empirical_risk
 from shoal.papers.qin2025 import blocks, bounds
 from shoal.papers.qin2025.choices import form, model, smallest_singular_value
 
-EPS = float(jnp.finfo(jnp.float64).eps)
-
 
 def conditioning_of(A: Float[Array, "rows d"]) -> dict[str, Float[Array, ""]]:
     r"""Singular values, condition number and ranks of one matrix.
@@ -24,7 +22,7 @@ def conditioning_of(A: Float[Array, "rows d"]) -> dict[str, Float[Array, ""]]:
     sigma = linalg.singular_values(A)
     rows, columns = A.shape
     low = sigma[-1] if rows <= columns else jnp.zeros(())
-    rounding = EPS * max(A.shape) * sigma[0]
+    rounding = float(jnp.finfo(A.dtype).eps) * max(A.shape) * sigma[0]
     return {
         "sigma_min": low,
         "sigma_max": sigma[0],

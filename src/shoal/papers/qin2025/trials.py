@@ -178,7 +178,8 @@ def _sharpness(keys: Array, numbers: Numbers, *, sizes: Sizes) -> Array:
     def one(key: Array) -> Array:
         start = begin(key, sizes, numbers)
         risk = empirical_risk(start.model, start.problem, half_sum_of_squares)
-        return dynamics.sharpness(risk, jax.random.key(0), num_matvecs=60)(start.params)["value"]
+        found = dynamics.sharpness(risk, jax.random.key(0), num_matvecs=60)(start.params)
+        return jnp.where(found["converged"], found["value"], jnp.nan)
 
     return jax.lax.map(one, keys)
 
@@ -267,8 +268,8 @@ def _radius(keys: Array, numbers: Numbers, *, sizes: Sizes) -> dict[str, Array]:
         start = begin(key, sizes, numbers)
         X = start.problem.X
         norms = bounds.measure(start.params, X, start.form)
-        sigma = singular_values(jacobian(start.model, X)(start.params))
-        ball = bounds.ball_at(norms, X.shape[1], start.form, sigma_J=sigma[-1])
+        low = bounds.smallest(jacobian(start.model, X)(start.params))
+        ball = bounds.ball_at(norms, X.shape[1], start.form, sigma_J=low)
         top, radius = descent.largest_residual(ball)
         best = ball(radius)
         step = descent.largest_step(best, top)
@@ -278,7 +279,7 @@ def _radius(keys: Array, numbers: Numbers, *, sizes: Sizes) -> dict[str, Array]:
             "relative": top / size,
             "step": step,
             "lost": descent.Split().c * step * best.alpha**2,
-            "lambda_min": sigma[-1] ** 2,
+            "lambda_min": low**2,
         }
 
     return jax.lax.map(one, keys)
@@ -312,7 +313,7 @@ def step_limits(num_seeds: int, sizes: Sizes, numbers: Numbers, num_steps: int) 
         )
         fine = np.asarray(risk[0, :, -1] < risk[0, :, 0])
         count = int(np.argmin(fine)) if not fine.all() else len(fine)
-        limits.append(SHARES[max(count - 1, 0)])
+        limits.append(SHARES[count - 1] if count else np.nan)
     return np.array(limits)
 
 
