@@ -79,29 +79,15 @@ def around(J0: Float[Array, "p P"], lipschitz: Callable[[Float[Array, ""]], Scal
 def largest_residual(ball_at: BallAt, split: Split = Split()) -> tuple[Array, Array]:  # noqa: B008
     r"""$r_{\max}=\max_\varrho c\,\varrho\,\alpha(\varrho)$ and the radius where it is reached.
 
-    A grid of 20 radii a decade, refined around the best; every radius is a valid certificate, so a
-    maximum that the grid missed costs strength, not truth.
+    Every radius is a valid certificate, so a maximum that the grid missed costs strength, not
+    truth.
     """
-
-    def reach(radius: Array) -> Array:
-        return split.c * radius * ball_at(radius).alpha
-
-    grid = _grid()
-    apart = (RADII[1] - RADII[0]) / (len(grid) - 1)
-    best = jnp.log10(grid[jnp.argmax(jax.vmap(reach)(grid))])
-
-    def zoom(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
-        middle, width = state
-        fine = middle + width * jnp.linspace(-1, 1, 33)
-        return fine[jnp.argmax(jax.vmap(reach)(10**fine))], width / 8
-
-    best, _ = jax.lax.fori_loop(0, 8, zoom, (best, jnp.asarray(apart)))
-    return reach(10**best), 10**best
+    ball, top = smallest_ball(ball_at, jnp.inf, split)
+    return top, jnp.asarray(ball.radius)
 
 
-def _grid() -> Float[Array, " k"]:
-    low, high = RADII
-    return jnp.logspace(low, high, 1 + round(20 * (high - low)))
+GRID = 481  # radii looked at together: 20 a decade at first, then ever closer
+TO_THE_TOP, TO_THE_EDGE = 3, 7  # how often to look closer
 
 
 def smallest_ball(
@@ -112,23 +98,32 @@ def smallest_ball(
     r"""The smallest ball with $c\,\varrho\,\alpha(\varrho)\ge\lVert r_0\rVert$, and $r_{\max}$.
 
     It gives the longest step and the best rate. Where there is none: the ball at the maximum.
+    First the maximum is narrowed down, then, from the left, the first radius that is wide enough;
+    both in one loop, so that the bounds are compiled once.
     """
-    top, at_top = largest_residual(ball_at, split)
-    grid = jnp.minimum(_grid(), at_top)
-    enough = jax.vmap(lambda r: split.c * r * ball_at(r).alpha)(grid) >= residual
-    first = jnp.argmax(enough)
-    high = jnp.where(jnp.any(enough), grid[first], at_top)
-    low = jnp.where(jnp.any(enough) & (first == 0), 0.0, grid[jnp.maximum(first - 1, 0)])
-    low = jnp.where(jnp.any(enough), low, jnp.max(jnp.where(grid < at_top, grid, 0.0)))
+    whole = jnp.asarray(RADII[0], float), jnp.asarray(RADII[1], float)
 
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        fits = split.c * middle * ball_at(middle).alpha >= residual
-        return jnp.where(fits, low, middle), jnp.where(fits, middle, high)
+    def look(turn: Array, state: tuple) -> tuple:
+        low, high, best, top = state
+        places = jnp.linspace(low, high, GRID)  # logarithms of radii
+        reach = jax.vmap(lambda place: split.c * 10**place * ball_at(10**place).alpha)(places)
+        most = jnp.argmax(reach)
+        best = jnp.where(reach[most] > top, places[most], best)
+        top = jnp.maximum(top, reach[most])
+        apart = (high - low) / (GRID - 1)
+        enough = reach >= residual
+        first = jnp.argmax(enough)
+        edge = jnp.any(enough)
+        before = jnp.where(first > 0, places[jnp.maximum(first - 1, 0)], low)
+        seek_top, turning = turn < TO_THE_TOP - 1, turn == TO_THE_TOP - 1
+        low = jnp.where(seek_top, best - apart, jnp.where(edge, before, low))
+        high = jnp.where(seek_top, best + apart, jnp.where(edge, places[first], high))
+        return jnp.where(turning, whole[0], low), jnp.where(turning, best, high), best, top
 
-    radius = jax.lax.fori_loop(0, 60, halve, (low, high))[1]
-    return ball_at(jnp.where(residual <= top, radius, at_top)), top
+    start = (*whole, whole[0], jnp.zeros(()))
+    turns = TO_THE_TOP + TO_THE_EDGE
+    _, high, _, top = jax.lax.fori_loop(0, turns, look, start)
+    return ball_at(10**high), top
 
 
 def largest_step(ball: Ball, residual: Scalar, split: Split = Split()) -> Array:  # noqa: B008

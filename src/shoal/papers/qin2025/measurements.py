@@ -134,8 +134,8 @@ def local_rate(plan: Plan, residual: str = "both") -> Measurement:
     )
     last = trials.Weights(*(leaf[:, 0] for leaf in params))
     seen = trials.look(plan.num_seeds, sizes, numbers, last)
-    risk = np.asarray(risk[:, 0])
-    measured = -np.log(risk[:, -1] / risk[:, -1 - tail]) / tail
+    curves = np.asarray(risk[:, 0])
+    measured = -np.log(curves[:, -1] / curves[:, -1 - tail]) / tail
     which = _planted(plan, "eigenvalue", "lambda_min")
     predicted = -2 * np.log(np.abs(1 - step * seen[which]))
     return pair(measured, predicted, measured / predicted)
@@ -163,7 +163,7 @@ def rate_by_condition(plan: Plan) -> Measurement:
         risk, _ = trials.train(
             plan.num_seeds, _sizes(plan), numbers, step, num_steps=plan.num_steps, every=1
         )
-        rates.append([late_rate(r) for r in np.asarray(risk[:, 0])])
+        rates.append([late_rate(curve) for curve in np.asarray(risk[:, 0])])
     return {"x": np.array(plan.grid), "y": np.array(rates).T}
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal._typing import Array, Float
+from shoal._typing import Array
 from shoal.diagnostics import dynamics
 from shoal.diagnostics.kernels import jacobian
 from shoal.linalg import norm_fro, singular_values
@@ -136,7 +136,7 @@ def _train(
 
 def train(
     num_seeds: int, sizes: Sizes, numbers: Numbers, steps: Any, *, num_steps: int, every: int = 0
-) -> tuple[np.ndarray, Weights]:
+) -> tuple[Array, Weights]:
     """Risks (seeds, steps sizes, records) and last weights of every seed at every step size."""
     every = every or max(1, num_steps // 50)
     return _train(
@@ -317,7 +317,7 @@ def step_limits(num_seeds: int, sizes: Sizes, numbers: Numbers, num_steps: int) 
     return np.array(limits)
 
 
-def best_steps(risk: Float[np.ndarray, "S k T"]) -> np.ndarray:
+def best_steps(risk: np.ndarray) -> np.ndarray:
     """Lowest last risk over step sizes, over the first; runs that diverged do not count."""
     last = np.where(np.isfinite(risk[:, :, -1]), risk[:, :, -1], np.inf)
     return last.min(axis=1) / risk[:, 0, 0]
