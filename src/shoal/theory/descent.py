@@ -61,7 +61,7 @@ def around(J0: Float[Array, "p P"], lipschitz: Callable[[Float[Array, ""]], Scal
     what is trained it is zero.
 
     >>> ball = around(jnp.diag(jnp.array([3.0, 2.0])), lambda radius: 0.5)(jnp.asarray(1.0))
-    >>> float(ball.alpha), float(ball.beta)
+    >>> round(float(ball.alpha), 9), round(float(ball.beta), 9)
     (1.5, 3.5)
     """
     rows, columns = J0.shape
