@@ -22,6 +22,13 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(autouse=True)
+def _room_for_programs():
+    from shoal.programs import make_room
+
+    make_room()  # some hundred tests compile more than a process may hold
+
+
+@pytest.fixture(autouse=True)
 def _doctests_see_plain_jax(doctest_namespace):
     import jax.numpy as jnp
     import numpy as np

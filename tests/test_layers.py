@@ -8,7 +8,7 @@ import shoal
 ROOT = Path(shoal.__file__).parent
 LAYERS = (
     {"errors"},
-    {"_typing", "trees", "linalg", "fits", "figures"},
+    {"_typing", "trees", "linalg", "fits", "figures", "programs"},
     {"problems", "attention", "losses", "files", "settings", "reviews", "pathfinder"},
     {"models", "inits", "projections", "keeping"},
     {"methods", "training", "diagnostics"},

@@ -62,6 +62,37 @@ class Claim(NamedTuple):
     planted: Any
 
 
+def sized(
+    key: str,
+    statement: str,
+    rule: str,
+    functions: tuple[Callable[[Any], Measurement], Callable[[Measurement], Evidence]],
+    plant: tuple[tuple[str, Any], ...],
+    quick: Any,
+    *,
+    source: str,
+    setting: str,
+    planted: Any = None,
+    **full: Any,
+) -> Claim:
+    """A claim at quick and full size: ``functions`` measure and decide, ``full`` changes the plan.
+
+    The violation is planted in the quick plan, or in a smaller one, ``planted``.
+    """
+    return Claim(
+        key=key,
+        statement=statement,
+        source=source,
+        setting=setting,
+        rule=rule,
+        measure=functions[0],
+        decide=functions[1],
+        quick=quick,
+        full=quick._replace(**full),
+        planted=(quick if planted is None else planted)._replace(plant=plant),
+    )
+
+
 def mean_interval(samples: np.ndarray) -> Interval:
     """Mean with Student's 95% interval (SciPy); a point if all samples are equal.
 

@@ -16,6 +16,7 @@ import shoal
 from shoal._typing import Callable
 from shoal.errors import InputError
 from shoal.files import read_npz, write_aside
+from shoal.programs import make_room
 
 
 class Kept(NamedTuple):
@@ -59,6 +60,7 @@ def kept(about: Any, make: Callable[[], dict[str, Any]], folder: Path) -> Kept:
         except (InputError, KeyError):
             pass
         path.unlink(missing_ok=True)
+    make_room()
     begun = time.perf_counter()
     made = {name: np.asarray(value) for name, value in make().items()}
     seconds = time.perf_counter() - begun

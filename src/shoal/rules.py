@@ -1,7 +1,10 @@
 """Two ways to decide a claim: by an exponent, or by a number of every seed."""
 
+import functools
+
 import numpy as np
 
+from shoal._typing import Callable
 from shoal.claims import (
     Evidence,
     Interval,
@@ -87,3 +90,15 @@ def pair(one: np.ndarray, other: np.ndarray, effect: np.ndarray) -> Measurement:
 def orders(one: np.ndarray, other: np.ndarray) -> Measurement:
     """How many orders of magnitude one side is above the other."""
     return pair(one, other, np.log10(np.asarray(one, float) / np.asarray(other, float)))
+
+
+def exponent(low: float, high: float, what: str, against: str) -> Callable[[Measurement], Evidence]:
+    """The rule `decide_exponent` with its limits and words."""
+    return functools.partial(decide_exponent, low=low, high=high, what=what, against=against)
+
+
+def number(
+    low: float, high: float, what: str, one: str, other: str
+) -> Callable[[Measurement], Evidence]:
+    """The rule `decide_number` with its limits and words."""
+    return functools.partial(decide_number, low=low, high=high, what=what, sides=(one, other))

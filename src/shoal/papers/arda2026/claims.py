@@ -9,10 +9,10 @@ says so.
 import functools
 from typing import Any
 
-from shoal.claims import Claim
+from shoal.claims import Claim, sized
 from shoal.papers.arda2026 import measurements as measure
 from shoal.papers.arda2026.trials import Plan
-from shoal.rules import decide_exponent, decide_number
+from shoal.rules import exponent, number
 
 PAPER_SAYS = "paper, its main text in our words"
 OURS = "our question"
@@ -29,44 +29,22 @@ HALF = (-0.65, -0.35)
 ANY = float("inf")
 
 
-def _claim(
-    key: str,
-    statement: str,
-    rule: str,
-    functions: tuple[Any, Any],
-    plant: tuple[tuple[str, Any], ...],
-    quick: Plan,
-    *,
-    planted: Plan | None = None,
-    source: str = OURS,
-    setting: str = SETTING + ONE_DATA_SET,
-    **full: Any,
-) -> Claim:
-    """A claim at quick and full size; ``full`` changes the quick plan."""
-    return Claim(
-        key=f"arda2026.{key}",
-        statement=statement,
-        source=source,
-        setting=setting,
-        rule=rule,
-        measure=functions[0],
-        decide=functions[1],
-        quick=quick,
-        full=quick._replace(**full),
-        planted=(planted or quick)._replace(plant=plant),
+def _claim(key: str, *words: Any, **values: Any) -> Claim:
+    return sized(
+        f"arda2026.{key}", *words, **({"source": OURS, "setting": SETTING + ONE_DATA_SET} | values)
     )
 
 
-def _power(low: float, high: float, what: str, against: str) -> Any:
-    return functools.partial(decide_exponent, low=low, high=high, what=what, against=against)
-
-
-def _number(low: float, high: float, what: str, one: str, other: str) -> Any:
-    return functools.partial(decide_number, low=low, high=high, what=what, sides=(one, other))
+def _jacobians(channels: int) -> tuple[Any, Any]:
+    what = "orders of magnitude by which the recurrent Jacobian is larger"
+    return (
+        functools.partial(measure.jacobians, channels=channels),
+        number(0.0, ANY, what, "recurrent", "attention"),
+    )
 
 
 def _at_boundary(kind: str, low: float, high: float, what: str) -> tuple[Any, Any]:
-    return functools.partial(measure.boundary_errors, kind=kind), _power(low, high, what, "heads")
+    return functools.partial(measure.boundary_errors, kind=kind), exponent(low, high, what, "heads")
 
 
 _ERRORS = Plan(num_seeds=8, num_samples=100, grid=(8, 16, 64, 128, 256), minutes=0.2)
@@ -137,7 +115,7 @@ CLAIMS: tuple[Claim, ...] = (
         "training_loss_falls_like_root_width",
         "The lowest training loss falls like one over the root of the heads.",
         "supported if the exponent lies in [-0.65, -0.35]",
-        (measure.best_by_width, _power(*HALF, "lowest training loss", "heads")),
+        (measure.best_by_width, exponent(*HALF, "lowest training loss", "heads")),
         _FLAT,
         _WIDTHS,
         planted=_WIDTHS._replace(num_steps=20, num_samples=30, grid=(8, 64)),
@@ -151,7 +129,7 @@ CLAIMS: tuple[Claim, ...] = (
         "wider_trains_better",
         "More heads train to a lower loss in the same number of steps.",
         "supported if the exponent of the lowest loss lies below -0.1",
-        (measure.best_by_width, _power(-ANY, -0.1, "lowest training loss", "heads")),
+        (measure.best_by_width, exponent(-ANY, -0.1, "lowest training loss", "heads")),
         _FLAT,
         _WIDTHS,
         planted=_WIDTHS._replace(num_steps=20, num_samples=30, grid=(8, 64)),
@@ -165,7 +143,7 @@ CLAIMS: tuple[Claim, ...] = (
         "mean_loss_falls_like_root_steps",
         "With steps of one over the root of their number, the mean loss falls like that root.",
         "supported if the exponent lies in [-0.65, -0.35]",
-        (measure.mean_by_steps, _power(*HALF, "mean loss", "steps")),
+        (measure.mean_by_steps, exponent(*HALF, "mean loss", "steps")),
         _FLAT,
         _STEPS,
         planted=_STEPS._replace(num_samples=30, grid=(25, 100)),
@@ -179,7 +157,7 @@ CLAIMS: tuple[Claim, ...] = (
         "path_bound_is_informative",
         "Theorem B with constants measured along the path is true and within 50 times the loss.",
         "supported if bound over mean loss lies in [1, 50]",
-        (measure.path_bound, _number(1.0, 50.0, "bound over mean loss", "bound", "mean loss")),
+        (measure.path_bound, number(1.0, 50.0, "bound over mean loss", "bound", "mean loss")),
         (("times", 100.0),),
         Plan(num_seeds=5, num_steps=400, num_samples=60),
         planted=Plan(num_seeds=3, num_steps=40, num_samples=10, num_heads=8),
@@ -191,7 +169,10 @@ CLAIMS: tuple[Claim, ...] = (
         "At fixed width the largest approximation error grows with the samples no faster than a "
         "logarithm would over this range.",
         "supported if its exponent in the number of samples lies in [-0.05, 0.15]",
-        (measure.errors_by_samples, _power(-0.05, 0.15, "largest approximation error", "samples")),
+        (
+            measure.errors_by_samples,
+            exponent(-0.05, 0.15, "largest approximation error", "samples"),
+        ),
         (("added", True),),
         Plan(num_seeds=8, grid=(100, 300, 1000, 3000)),
         planted=Plan(num_seeds=3, grid=(30, 300)),
@@ -206,7 +187,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if the exponent of the gradient's norm lies in [-0.5, 0.05]",
         (
             functools.partial(measure.gradients, num_layers=1),
-            _power(-0.5, 0.05, "|df/dW|", "tokens"),
+            exponent(-0.5, 0.05, "|df/dW|", "tokens"),
         ),
         (("sum_tokens", True),),
         _LENGTHS,
@@ -221,7 +202,7 @@ CLAIMS: tuple[Claim, ...] = (
         "training_free_of_length",
         "With the same teacher, training is no harder on longer sequences.",
         "supported if the exponent of the relative loss lies in [-1, 0.1]",
-        (measure.loss_by_length, _power(-1.0, 0.1, "lowest loss over label energy", "tokens")),
+        (measure.loss_by_length, exponent(-1.0, 0.1, "lowest loss over label energy", "tokens")),
         (("slower", True),),
         Plan(num_seeds=4, num_steps=200, num_samples=50, grid=(16, 64, 256), minutes=0.4),
         planted=Plan(num_seeds=3, num_steps=400, num_samples=20, grid=(16, 64), num_heads=16),
@@ -238,7 +219,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if its held-out loss grows by less than 0.05 (the trivial loss is 0.526)",
         (
             functools.partial(measure.lag_growth, model="heads"),
-            _number(-ANY, 0.05, "growth of the held-out loss", "long lag", "short lag"),
+            number(-ANY, 0.05, "growth of the held-out loss", "long lag", "short lag"),
         ),
         (("model", "recurrent"), ("recurrence", 0.5)),
         _SERIES,
@@ -252,7 +233,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if its held-out loss grows by more than 0.1",
         (
             functools.partial(measure.lag_growth, model="recurrent"),
-            _number(0.1, ANY, "growth of the held-out loss", "long lag", "short lag"),
+            number(0.1, ANY, "growth of the held-out loss", "long lag", "short lag"),
         ),
         (("recurrence", 1.0),),
         _SERIES,
@@ -265,16 +246,7 @@ CLAIMS: tuple[Claim, ...] = (
         "recurrent_jacobians_are_larger",
         "At lag 32 the IndRNN's Jacobian in its recurrent weights exceeds the Transformer's in W.",
         "supported if the ratio of the largest norms along training is above 1",
-        (
-            functools.partial(measure.jacobians, channels=8),
-            _number(
-                0.0,
-                ANY,
-                "orders of magnitude by which the recurrent Jacobian is larger",
-                "recurrent",
-                "attention",
-            ),
-        ),
+        _jacobians(8),
         (("recurrence", 0.1),),
         _SERIES,
         planted=_SERIES._replace(num_steps=20, num_samples=50, grid=(2, 8)),
@@ -286,16 +258,7 @@ CLAIMS: tuple[Claim, ...] = (
         "bare_recurrent_jacobians_are_larger",
         "So does an IndRNN that sees the bare series, without channels of positions.",
         "supported if the ratio of the largest norms along training is above 1",
-        (
-            functools.partial(measure.jacobians, channels=0),
-            _number(
-                0.0,
-                ANY,
-                "orders of magnitude by which the recurrent Jacobian is larger",
-                "recurrent",
-                "attention",
-            ),
-        ),
+        _jacobians(0),
         (("recurrence", 0.1),),
         _SERIES,
         planted=_SERIES._replace(num_steps=20, num_samples=50, grid=(2, 8)),
@@ -307,7 +270,7 @@ CLAIMS: tuple[Claim, ...] = (
         "recurrence_wins_at_short_lags",
         "At lag 2 the IndRNN predicts better than the Transformer.",
         "supported if its held-out loss is lower, seed by seed",
-        (measure.small_lag, _number(0.0, ANY, "advantage in loss", "attention", "recurrent")),
+        (measure.small_lag, number(0.0, ANY, "advantage in loss", "attention", "recurrent")),
         _FLAT,
         _SERIES,
         planted=_SERIES._replace(num_steps=100, num_samples=50),
@@ -319,7 +282,7 @@ CLAIMS: tuple[Claim, ...] = (
         "unit_tokens_do_not_select",
         "Tokens clipped to norm 1, as the theory wants, keep attention too flat to find a lag.",
         "supported if clipping raises the held-out loss at lag 8 by more than 0.1",
-        (measure.clipping, _number(0.1, ANY, "loss added by clipping", "clipped", "raw")),
+        (measure.clipping, number(0.1, ANY, "loss added by clipping", "clipped", "raw")),
         (("clip", False),),
         _SERIES._replace(grid=(8,)),
         planted=_SERIES._replace(num_steps=20, num_samples=50, grid=(8,)),
@@ -330,7 +293,7 @@ CLAIMS: tuple[Claim, ...] = (
         "causal_loss_is_flat_along_the_window",
         "In the sequence-to-sequence form, late places are predicted as well as early ones.",
         "supported if the loss of the last quarter over that of the first lies in [0.8, 1.25]",
-        (measure.places, _number(0.8, 1.25, "late over early loss", "late", "early")),
+        (measure.places, number(0.8, 1.25, "late over early loss", "late", "early")),
         (("growth", 0.2),),
         Plan(num_seeds=4, num_steps=200, num_samples=100, grid=(4, 33), num_heads=16, minutes=0.4),
         planted=Plan(num_seeds=3, num_steps=10, num_samples=50, grid=(4, 25), num_heads=8),
@@ -346,7 +309,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if the exponent of their norm lies in [-0.5, 0.1]" + REVISED,
         (
             functools.partial(measure.gradients, num_layers=3),
-            _power(-0.5, 0.1, "|df/dW| of inner layers", "tokens"),
+            exponent(-0.5, 0.1, "|df/dW| of inner layers", "tokens"),
         ),
         (("sum_tokens", True),),
         Plan(num_seeds=4, num_samples=8, grid=(8, 16, 32, 64), num_heads=16, minutes=0.3),
@@ -361,7 +324,7 @@ CLAIMS: tuple[Claim, ...] = (
         "projection_rests",
         "In the paper's width experiment the projection never acts.",
         "supported if no block uses more than 99.9% of its radius",
-        (measure.use_of_radius, _number(0.0, 0.999, "share of the radius", "used", "allowed")),
+        (measure.use_of_radius, number(0.0, 0.999, "share of the radius", "used", "allowed")),
         (("radius", "0.05"),),
         Plan(num_seeds=4, num_steps=400, num_samples=200),
         planted=Plan(num_seeds=3, num_steps=40, num_samples=20, num_heads=16),
@@ -377,7 +340,7 @@ CLAIMS: tuple[Claim, ...] = (
         + REVISED,
         (
             measure.tamed,
-            _number(
+            number(
                 0.0,
                 ANY,
                 "orders of magnitude by which the plain loss is higher",
@@ -399,7 +362,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if the loss under decay is higher, seed by seed",
         (
             measure.decay,
-            _number(
+            number(
                 0.0,
                 ANY,
                 "orders of magnitude by which the loss under decay is higher",
@@ -419,7 +382,7 @@ CLAIMS: tuple[Claim, ...] = (
         "loss_has_a_knee_at_the_teacher_s_norm",
         "Within half of the dual teacher's norm, training ends at a quarter of the labels' energy.",
         "supported if the loss over that quarter lies in [0.9, 1.1]",
-        (measure.knee, _number(0.9, 1.1, "loss over expected", "loss", "expected")),
+        (measure.knee, number(0.9, 1.1, "loss over expected", "loss", "expected")),
         (("share", 0.75),),
         Plan(num_seeds=4, num_steps=800, num_samples=60, num_heads=128, minutes=0.5),
         planted=Plan(num_seeds=3, num_steps=300, num_samples=20, num_heads=64),
@@ -435,7 +398,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if largest over mean grows by more than 0.3 orders of magnitude",
         (
             measure.spikes,
-            _number(
+            number(
                 0.3,
                 ANY,
                 "orders of magnitude by which largest over mean grows",
@@ -456,7 +419,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if the kernel drifts more than 10 ** 0.5 times as far",
         (
             measure.mean_field,
-            _number(
+            number(
                 0.5,
                 ANY,
                 "orders of magnitude by which the kernel drifts further",

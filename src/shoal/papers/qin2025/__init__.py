@@ -10,10 +10,9 @@ cure the ill-conditioning of softmax) and excerpts. The network's details, theor
 constants and all settings are ours; ``docs/theory/qin2025.md`` says which is which.
 """
 
-from typing import Any
-
 import jax.numpy as jnp
 
+from shoal._typing import Array
 from shoal.certificates import Certificate, Inequality
 from shoal.experiments import Case, Paper, Theorem
 from shoal.linalg import norm_fro
@@ -41,21 +40,18 @@ from shoal.theory.kernel_regime import kernel_regime
 from shoal.training import Trajectory
 
 
-def _residual(case: Case) -> Any:
-    F = predict(model(case.setting), case.params0, case.problem.X)
-    return F, F - case.problem.y
+def _residual(case: Case) -> Array:
+    return predict(model(case.setting), case.params0, case.problem.X) - case.problem.y
 
 
 def _theorem_d(case: Case, run: Trajectory) -> Certificate:
     setting, X = case.setting, case.problem.X
     shape = form(setting)
-    _, r = _residual(case)
     N, n, d = X.shape
     rows = N * n if setting.output == "tokens" else N
     seen = n * d if setting.output == "whole" else d
     norms = bounds.measure(case.params0, X, shape)
-    last = bounds.recursion(norms, 0.0, n, shape, sharp=True)
-    found = bounds.routes(norms, 0.0, n, shape, last)
+    found = bounds.routes_at_start(norms, n, shape)
     hypotheses = {
         "all blocks move at one step": Inequality(
             jnp.max(jnp.abs(jnp.stack([1 - s for s in case.speeds.values()]))), 0.5
@@ -70,8 +66,8 @@ def _theorem_d(case: Case, run: Trajectory) -> Certificate:
             "targets of labels=teacher can be fitted, but this theorem does not say so)"
         ] = Inequality(float(rows), max(seen, setting.width) + 0.5)
     return descent.ball_descent(
-        ball_at(setting, case.params0, X),
-        norm_fro(r),
+        ball_at(setting, case.params0, X, norms),
+        norm_fro(_residual(case)),
         case.step_size,
         run,
         # outputs are sums of products of this size, even where they cancel
@@ -88,18 +84,17 @@ def _theorem_d(case: Case, run: Trajectory) -> Certificate:
     )
 
 
-def _largest_step(case: Case) -> Any:
-    _, r = _residual(case)
+def _largest_step(case: Case) -> Array:
     ball = ball_at(case.setting, case.params0, case.problem.X)
-    size = norm_fro(r)
+    size = norm_fro(_residual(case))
     smallest, top = descent.smallest_ball(ball, size, split(case.setting))
     step = descent.largest_step(smallest, size, split(case.setting))
     return jnp.where(size <= top, step, jnp.nan)
 
 
 def _kernel_regime(case: Case, run: Trajectory) -> Certificate:
-    F, r = _residual(case)
-    size = norm_fro(F) + norm_fro(case.problem.y)
+    r, y = _residual(case), case.problem.y
+    size = norm_fro(r + y) + norm_fro(y)
     K0 = driving_kernel(case)(case.params0)
     return kernel_regime(K0, r.ravel(), case.step_size, run, output_size=size)
 

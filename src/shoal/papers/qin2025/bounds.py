@@ -141,7 +141,7 @@ def _size(parts: Float[Array, " N"]) -> Float[Array, ""]:
 
 
 def routes(norms: Norms, radius: Scalar, num_tokens: int, form: Form, last: Recursion) -> Routes:
-    """The layer route on the ball; at radius 0, what it says of the start."""
+    """The layer route on the ball; ``last`` are the bounds of the last block there."""
     rho = jnp.asarray(radius, float)
     pooled = num_tokens**-0.5 if form.output == "mean" else 1.0
 
@@ -158,6 +158,12 @@ def routes(norms: Norms, radius: Scalar, num_tokens: int, form: Form, last: Recu
         * left(norms.sigma_A, pooled * _size(last.a1))
         * left(norms.sigma_2U, norms.u + norms.w_2 + rho),
     )
+
+
+def routes_at_start(norms: Norms, num_tokens: int, form: Form) -> Routes:
+    """What the layers say of the start itself."""
+    last = recursion(norms, 0.0, num_tokens, form, sharp=True)
+    return routes(norms, 0.0, num_tokens, form, last)
 
 
 def ball_at(

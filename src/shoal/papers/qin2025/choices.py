@@ -137,11 +137,13 @@ def smallest_singular_value(setting: Any, params: Weights, X: Float[Array, "N n 
     return bounds.smallest(jacobian(network, X)(params))
 
 
-def ball_at(setting: Any, params: Weights, X: Float[Array, "N n d"]) -> descent.BallAt:
-    """Theorem D's bounds around a start."""
+def ball_at(
+    setting: Any, params: Weights, X: Float[Array, "N n d"], norms: bounds.Norms | None = None
+) -> descent.BallAt:
+    """Theorem D's bounds around a start, whose norms may have been measured already."""
     shape = form(setting)
     return bounds.ball_at(
-        bounds.measure(params, X, shape),
+        bounds.measure(params, X, shape) if norms is None else norms,
         X.shape[1],
         shape,
         sharp=setting.bounds == "sharp",

@@ -8,10 +8,10 @@ changed after a first look, it says so.
 import functools
 from typing import Any
 
-from shoal.claims import Claim
+from shoal.claims import Claim, sized
 from shoal.papers.qin2025 import measurements as measure
 from shoal.papers.qin2025.trials import Plan
-from shoal.rules import decide_exponent, decide_number
+from shoal.rules import exponent, number
 
 PAPER_SAYS = "paper, its abstract in our words; the setting is ours"
 OURS = "our question"
@@ -25,41 +25,20 @@ REVISED = " (statistic revised after a first look, which had measured rounding)"
 ANY = float("inf")
 
 
-def _claim(
-    key: str,
-    statement: str,
-    rule: str,
-    functions: tuple[Any, Any],
-    plant: tuple[tuple[str, Any], ...],
-    quick: Plan,
-    *,
-    planted: Plan | None = None,
-    source: str = OURS,
-    setting: str = TRAINED,
-    **full: Any,
-) -> Claim:
-    """A claim at quick and full size; ``full`` changes the quick plan."""
-    return Claim(
-        key=f"qin2025.{key}",
-        statement=statement,
-        source=source,
-        setting=setting,
-        rule=rule,
-        measure=functions[0],
-        decide=functions[1],
-        quick=quick,
-        full=quick._replace(**full),
-        planted=(planted or quick)._replace(plant=plant),
+def _claim(key: str, *words: Any, **values: Any) -> Claim:
+    return sized(f"qin2025.{key}", *words, **({"source": OURS, "setting": TRAINED} | values))
+
+
+SIDES = {"both": "with", "none": "without"}
+
+
+def _faster(one: str, other: str, *, by: float = 1.0, **changed: Any) -> tuple[Any, Any]:
+    """One side's loss ends lower than the other's by so many orders, at one step for both."""
+    names = (SIDES.get(side, side) for side in (other, one))
+    return (
+        functools.partial(measure.common_step, one=other, other=one, **changed),
+        number(by, ANY, "orders of the loss", *names),
     )
-
-
-def _number(low: float, high: float, what: str, one: str, other: str) -> Any:
-    return functools.partial(decide_number, low=low, high=high, what=what, sides=(one, other))
-
-
-def _with(function: Any, *words: str, **values: Any) -> Any:
-    names = dict(zip(("one", "other"), words, strict=False))
-    return functools.partial(function, **names, **values)
 
 
 _SEQUENCE = Plan(num_seeds=50, minutes=0.1)
@@ -77,7 +56,7 @@ CLAIMS: tuple[Claim, ...] = (
         "scales 0.25/0.1, 1/0.5, 2/1), the condition number falls by more than 1 order",
         (
             measure.conditioning,
-            _number(1.0, ANY, "orders of the condition number", "without", "with"),
+            number(1.0, ANY, "orders of the condition number", "without", "with"),
         ),
         (("kind", "condition_without"),),
         _SEQUENCE,
@@ -91,7 +70,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if the condition number falls by more than 1 order (16 tokens, scales 1/0.5)",
         (
             measure.correlated,
-            _number(1.0, ANY, "orders of the condition number", "without", "with"),
+            number(1.0, ANY, "orders of the condition number", "without", "with"),
         ),
         (("kind", "condition_without"),),
         _SEQUENCE._replace(grid=(0.99,)),
@@ -103,7 +82,7 @@ CLAIMS: tuple[Claim, ...] = (
         "With small value weights the output is conditioned as the tokens are, no better.",
         "supported if its condition number over the tokens' lies in [0.8, 1.25] (correlation 0.9, "
         "value scale 0.1)",
-        (measure.of_tokens, _number(0.8, 1.25, "ratio of condition numbers", "output", "tokens")),
+        (measure.of_tokens, number(0.8, 1.25, "ratio of condition numbers", "output", "tokens")),
         (("scale_v", 20.0),),
         _SEQUENCE,
         setting=ONE_SEQUENCE,
@@ -115,7 +94,7 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if its condition number at score scale 0.25 is over 1 order above that at 1",
         (
             measure.logits,
-            _number(1.0, ANY, "orders of the condition number", "scale 0.25", "scale 1"),
+            number(1.0, ANY, "orders of the condition number", "scale 0.25", "scale 1"),
         ),
         (("scale", 1.0),),
         _SEQUENCE._replace(grid=(0.25, 1.0)),
@@ -127,7 +106,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Without residual, large scores do so too.",
         "supported if its condition number at score scale 2 is above that at 1 by more than half "
         "an order",
-        (measure.logits, _number(0.5, ANY, "orders of the condition number", "scale 2", "scale 1")),
+        (measure.logits, number(0.5, ANY, "orders of the condition number", "scale 2", "scale 1")),
         (("scale", 1.0),),
         _SEQUENCE._replace(grid=(2.0, 1.0)),
         setting=ONE_SEQUENCE,
@@ -139,8 +118,8 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if in layer 4 the condition number with the feed-forward residual alone is more "
         "than 3 orders above that with attention's alone (beyond 1e16 counts as 1e16)",
         (
-            _with(measure.deep_condition, "feedforward", "attention"),
-            _number(3.0, ANY, "orders of the condition number", "feedforward", "attention"),
+            functools.partial(measure.deep_condition, one="feedforward", other="attention"),
+            number(3.0, ANY, "orders of the condition number", "feedforward", "attention"),
         ),
         (("mode", "attention"),),
         _LAYERS,
@@ -153,8 +132,8 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if in layer 8 the condition number with attention's residual alone is more than "
         "half an order above that with both",
         (
-            _with(measure.deep_condition, "attention", "both"),
-            _number(0.5, ANY, "orders of the condition number", "attention", "both"),
+            functools.partial(measure.deep_condition, one="attention", other="both"),
+            number(0.5, ANY, "orders of the condition number", "attention", "both"),
         ),
         (("mode", "both"),),
         _LAYERS._replace(num_layers=8),
@@ -166,7 +145,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Without residuals tokens become equal within a few layers.",
         "supported if in layer 3 the share of tokens that is not their mean is more than 3 orders "
         "smaller without residuals than with",
-        (measure.collapse, _number(3.0, ANY, "orders of the centred share", "with", "without")),
+        (measure.collapse, number(3.0, ANY, "orders of the centred share", "with", "without")),
         (("mode", "both"),),
         _LAYERS._replace(num_layers=3),
         setting=DEEP,
@@ -177,7 +156,7 @@ CLAIMS: tuple[Claim, ...] = (
         "The collapse is faster than geometric.",
         "supported if without residuals the share falls by more orders from layer 2 to 3 than from "
         "1 to 2, by a factor above 1.5",
-        (measure.collapse_speed, _number(1.5, ANY, "ratio of falls", "layers 2-3", "layers 1-2")),
+        (measure.collapse_speed, number(1.5, ANY, "ratio of falls", "layers 2-3", "layers 1-2")),
         (("swapped", True),),
         _LAYERS._replace(num_layers=3),
         setting=DEEP,
@@ -187,10 +166,7 @@ CLAIMS: tuple[Claim, ...] = (
         "residual_trains_faster_at_one_step",
         "At one step for both, training converges faster with residuals.",
         "supported if the loss over its start after 500 steps of 0.01 is more than 1 order lower",
-        (
-            _with(measure.common_step, "none", "both"),
-            _number(1.0, ANY, "orders of the loss", "without", "with"),
-        ),
+        _faster("both", "none"),
         _NOTHING_LEARNT,
         _RUNS,
         planted=_SHORT,
@@ -203,8 +179,8 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if the loss over its start after 500 steps, each side at the best of 11 steps "
         "from 0.001 to 0.3, is more than 1 order lower",
         (
-            _with(measure.own_step, "none", "both"),
-            _number(1.0, ANY, "orders of the loss", "without", "with"),
+            functools.partial(measure.own_step, one="none", other="both"),
+            number(1.0, ANY, "orders of the loss", "without", "with"),
         ),
         (("steps", (measure.NEVER,)),),
         _RUNS._replace(minutes=0.3),
@@ -215,10 +191,7 @@ CLAIMS: tuple[Claim, ...] = (
         "relu_trains_faster_with_residual",
         "The same with ReLU, of which the theorems do not speak.",
         "supported if the loss over its start after 500 steps of 0.01 is more than 1 order lower",
-        (
-            _with(measure.common_step, "none", "both", activation="relu"),
-            _number(1.0, ANY, "orders of the loss", "without", "with"),
-        ),
+        _faster("both", "none", activation="relu"),
         _NOTHING_LEARNT,
         _RUNS,
         planted=_SHORT,
@@ -228,10 +201,7 @@ CLAIMS: tuple[Claim, ...] = (
         "causal_trains_faster_with_residual",
         "The same for the causal (decoder) form.",
         "supported if the loss over its start after 500 steps of 0.01 is more than 1 order lower",
-        (
-            _with(measure.common_step, "none", "both", causal=True),
-            _number(1.0, ANY, "orders of the loss", "without", "with"),
-        ),
+        _faster("both", "none", causal=True),
         _NOTHING_LEARNT,
         _RUNS,
         planted=_SHORT,
@@ -242,10 +212,7 @@ CLAIMS: tuple[Claim, ...] = (
         "For training, too, the residual around attention is the one that matters.",
         "supported if with it alone the loss over its start after 500 steps of 0.01 is more than 1 "
         "order below that with the feed-forward residual alone",
-        (
-            _with(measure.common_step, "feedforward", "attention"),
-            _number(1.0, ANY, "orders of the loss", "feedforward", "attention"),
-        ),
+        _faster("attention", "feedforward"),
         _NOTHING_LEARNT,
         _RUNS,
         planted=_SHORT,
@@ -256,10 +223,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Six layers train with residuals and not without.",
         "supported if the loss over its start after 500 steps of 0.003 is more than 3 orders lower "
         "with residuals",
-        (
-            _with(measure.common_step, "none", "both"),
-            _number(3.0, ANY, "orders of the loss", "without", "with"),
-        ),
+        _faster("both", "none", by=3.0),
         _NOTHING_LEARNT,
         _RUNS._replace(num_layers=6, grid=(0.003,), minutes=0.3),
         planted=_SHORT._replace(num_layers=6),
@@ -270,7 +234,7 @@ CLAIMS: tuple[Claim, ...] = (
         "With residuals, more layers train faster at one step.",
         "supported if the loss over its start after 500 steps of 0.003 with 4 layers is more than "
         "1 order below that with 1",
-        (measure.by_depth, _number(1.0, ANY, "orders of the loss", "1 layer", "4 layers")),
+        (measure.by_depth, number(1.0, ANY, "orders of the loss", "1 layer", "4 layers")),
         _NOTHING_LEARNT,
         _RUNS._replace(num_layers=4, minutes=0.2),
         planted=_SHORT._replace(num_layers=4),
@@ -281,7 +245,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Late in training the loss falls by (1 - step lambda_min)^2 a step.",
         "supported if the measured exponential rate over the predicted one lies in [0.8, 1.25] "
         "(800 steps of 0.01, the last fifth)",
-        (measure.local_rate, _number(0.8, 1.25, "ratio of rates", "measured", "predicted")),
+        (measure.local_rate, number(0.8, 1.25, "ratio of rates", "measured", "predicted")),
         (("eigenvalue", "lambda_max"),),
         _RUNS._replace(num_steps=800),
         **_MANY,
@@ -294,9 +258,7 @@ CLAIMS: tuple[Claim, ...] = (
         "fifth before the loss is rounding)" + REVISED,
         (
             measure.rate_by_condition,
-            functools.partial(
-                decide_exponent, low=-2.5, high=-1.5, what="rate", against="condition number"
-            ),
+            exponent(-2.5, -1.5, "rate", "condition number"),
         ),
         (("frozen", True),),
         _RUNS._replace(num_steps=1000, grid=(2.0, 4.0, 8.0, 16.0), minutes=0.2),
@@ -309,12 +271,11 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if the longest step that ends below the start after 120 steps, over 2 / "
         "sharpness, lies in [0.5, 2]",
         (
-            _with(measure.step_limit, residual="both"),
-            _number(0.5, 2.0, "longest step times sharpness / 2", "measured", "limit"),
+            functools.partial(measure.step_limit, residual="both"),
+            number(0.5, 2.0, "longest step times sharpness / 2", "measured", "limit"),
         ),
-        (("times", 100.0),),
+        (("mode", "none"),),
         _RUNS._replace(num_steps=120),
-        planted=_SHORT._replace(num_steps=20),
         **_MANY,
     ),
     _claim(
@@ -323,19 +284,18 @@ CLAIMS: tuple[Claim, ...] = (
         "supported if the longest step that ends below the start after 120 steps, over 2 / "
         "sharpness, lies in [0.5, 2]",
         (
-            _with(measure.step_limit, residual="none"),
-            _number(0.5, 2.0, "longest step times sharpness / 2", "measured", "limit"),
+            functools.partial(measure.step_limit, residual="none"),
+            number(0.5, 2.0, "longest step times sharpness / 2", "measured", "limit"),
         ),
-        (("times", 100.0),),
+        (("mode", "none"),),
         _RUNS._replace(num_steps=120),
-        planted=_SHORT._replace(num_steps=20),
         **_MANY,
     ),
     _claim(
         "scaled_branches_keep_the_sharpness",
         "Branches over the root of the depth keep the sharpness from growing with depth.",
         "supported if from 1 to 6 layers it grows by half an order more without that scale",
-        (measure.sharpness_growth, _number(0.5, ANY, "orders of growth", "plain", "scaled")),
+        (measure.sharpness_growth, number(0.5, ANY, "orders of growth", "plain", "scaled")),
         (("scaled", True),),
         _RUNS._replace(num_layers=6, minutes=0.2),
         planted=_SHORT._replace(num_layers=2),
@@ -346,7 +306,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Theorem D certifies much larger initial errors with residuals.",
         "supported if the largest certified residual over the output's size is more than 3 orders "
         "larger (1 layer, the better of both routes)",
-        (measure.certified, _number(3.0, ANY, "orders of r_max over output", "with", "without")),
+        (measure.certified, number(3.0, ANY, "orders of r_max over output", "with", "without")),
         (("mode", "none"),),
         _RUNS,
         setting="3 sequences of 4 tokens of variance 1/32, dim and width 32, scales 0.5 and 0.3",
@@ -356,8 +316,8 @@ CLAIMS: tuple[Claim, ...] = (
         "the_certificate_is_conservative",
         "Theorem D's guaranteed rate is far below what the kernel at the start promises.",
         "supported if it is more than 1 order below, both at the same step",
-        (measure.conservative, _number(1.0, ANY, "orders of the rate", "kernel", "guaranteed")),
-        (("times", 1e6),),
+        (measure.conservative, number(1.0, ANY, "orders of the rate", "kernel", "guaranteed")),
+        (("share", 1e-6),),
         _RUNS,
         setting="3 sequences of 4 tokens of variance 1/32, dim and width 32, scales 0.5 and 0.3",
         **_MANY,
@@ -368,7 +328,7 @@ CLAIMS: tuple[Claim, ...] = (
         "ones.",
         "supported if the loss over its start after 500 steps is more than half an order lower "
         "(96 tokens in dimension 32, step half of 1 / lambda_max)",
-        (measure.realizable, _number(0.5, ANY, "orders of the loss", "random", "teacher")),
+        (measure.realizable, number(0.5, ANY, "orders of the loss", "random", "teacher")),
         (("teacher", 0.0),),
         _RUNS._replace(minutes=0.3),
         planted=_SHORT,

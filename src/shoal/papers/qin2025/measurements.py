@@ -169,9 +169,8 @@ def rate_by_condition(plan: Plan) -> Measurement:
 
 def step_limit(plan: Plan, residual: str) -> Measurement:
     """Longest step that ends below the start, as a share of 2 / sharpness."""
-    numbers = Numbers(residual=FLAGS[residual])
+    numbers = Numbers(residual=FLAGS[_planted(plan, "mode", residual)])
     share = trials.step_limits(plan.num_seeds, _sizes(plan), numbers, plan.num_steps)
-    share = share * _planted(plan, "times", 1.0)
     return pair(share, np.ones_like(share), share)
 
 
@@ -205,10 +204,10 @@ def certified(plan: Plan, what: str = "relative") -> Measurement:
 
 def conservative(plan: Plan) -> Measurement:
     """What the kernel at the start loses a step, over what theorem D guarantees at its step."""
-    found = trials.radius(plan.num_seeds, CERTIFIED, SMALL)
+    share = _planted(plan, "share", 1.0)  # of the largest residual: a small one needs a small ball
+    found = trials.radius(plan.num_seeds, CERTIFIED, SMALL, share)
     seen = 1 - np.abs(1 - found["step"] * found["lambda_min"])
-    guaranteed = found["lost"] * _planted(plan, "times", 1.0)
-    return orders(seen, guaranteed)
+    return orders(seen, found["lost"])
 
 
 TALL = Sizes(num_samples=8, num_tokens=12)  # 96 tokens in dimension 32

@@ -94,9 +94,7 @@ def routes(case: Case) -> Probe:
     shape, X = form(case.setting), case.problem.X
 
     def probe(params: Params) -> dict[str, Float[Array, ""]]:
-        norms = bounds.measure(params, X, shape)
-        last = bounds.recursion(norms, 0.0, X.shape[1], shape, sharp=True)
-        found = bounds.routes(norms, 0.0, X.shape[1], shape, last)
+        found = bounds.routes_at_start(bounds.measure(params, X, shape), X.shape[1], shape)
         return found._asdict() | {
             "together": found.together(),
             "sigma_min": smallest_singular_value(case.setting, params, X),

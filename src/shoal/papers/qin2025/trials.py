@@ -263,16 +263,16 @@ SMALL = Numbers(scale_qk=0.5, scale_v=0.3, scale_1=0.5, scale_2=0.3, token_scale
 
 
 @functools.partial(jax.jit, static_argnames="sizes")
-def _radius(keys: Array, numbers: Numbers, *, sizes: Sizes) -> dict[str, Array]:
+def _radius(keys: Array, numbers: Numbers, share: Array, *, sizes: Sizes) -> dict[str, Array]:
     def one(key: Array) -> dict[str, Array]:
         start = begin(key, sizes, numbers)
         X = start.problem.X
         norms = bounds.measure(start.params, X, start.form)
         low = bounds.smallest(jacobian(start.model, X)(start.params))
         ball = bounds.ball_at(norms, X.shape[1], start.form, sigma_J=low)
-        top, radius = descent.largest_residual(ball)
-        best = ball(radius)
-        step = descent.largest_step(best, top)
+        top, _ = descent.largest_residual(ball)
+        best, _ = descent.smallest_ball(ball, share * top)
+        step = descent.largest_step(best, share * top)
         size = norm_fro(predict(start.model, start.params, X))
         return {
             "absolute": top,
@@ -285,9 +285,14 @@ def _radius(keys: Array, numbers: Numbers, *, sizes: Sizes) -> dict[str, Array]:
     return jax.lax.map(one, keys)
 
 
-def radius(num_seeds: int, sizes: Sizes, numbers: Numbers) -> dict[str, np.ndarray]:
-    """How large an initial residual theorem D certifies, absolute and over the output's size."""
-    found = _radius(keys_of(num_seeds), _as_arrays(numbers), sizes=sizes)
+def radius(
+    num_seeds: int, sizes: Sizes, numbers: Numbers, share: float = 1.0
+) -> dict[str, np.ndarray]:
+    """How large an initial residual theorem D certifies, absolute and over the output's size.
+
+    Step and rate are those for a residual of that size, or of a share of it.
+    """
+    found = _radius(keys_of(num_seeds), _as_arrays(numbers), jnp.asarray(share), sizes=sizes)
     return {name: np.asarray(values) for name, values in found.items()}
 
 

@@ -9,7 +9,7 @@ a review that had seen results, the rule says so.
 import functools
 from typing import Any
 
-from shoal.claims import Claim
+from shoal.claims import Claim, sized
 from shoal.papers.song2024 import claims_classifier as real
 from shoal.papers.song2024 import claims_layer as layer
 from shoal.papers.song2024.trials import Plan
@@ -23,32 +23,8 @@ ONE_DATA_SET = (
 )
 
 
-def _claim(
-    key: str,
-    statement: str,
-    rule: str,
-    functions: tuple[Any, Any],
-    plant: tuple[tuple[str, Any], ...],
-    quick: Plan,
-    *,
-    planted: Plan | None = None,
-    source: str = OURS,
-    setting: str = FRESH,
-    **full: Any,
-) -> Claim:
-    """A claim at quick and full size; ``full`` changes the quick plan."""
-    return Claim(
-        key=f"song2024.{key}",
-        statement=statement,
-        source=source,
-        setting=setting,
-        rule=rule,
-        measure=functions[0],
-        decide=functions[1],
-        quick=quick,
-        full=quick._replace(**full),
-        planted=(planted or quick)._replace(plant=plant),
-    )
+def _claim(key: str, *words: Any, **values: Any) -> Claim:
+    return sized(f"song2024.{key}", *words, **({"source": OURS, "setting": FRESH} | values))
 
 
 _MIX = Plan(num_seeds=16, num_steps=40000, num_samples=3, num_tokens=3, minutes=0.2)
