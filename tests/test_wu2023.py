@@ -16,7 +16,7 @@ from shoal.methods import gradient_descent
 from shoal.models import empirical_risk, predict
 from shoal.papers import wu2023
 from shoal.papers.wu2023 import limits
-from shoal.papers.wu2023.encoder import Scales, encoder, tangent_kernels
+from shoal.papers.wu2023.encoder import Scales, encoder, fused_squares, tangent_kernels
 from shoal.training import run
 
 EVERYTHING = list(itertools.product(wu2023.INITS, ("mean", "sum"), (0.0, 0.5, 1.0)))
@@ -46,6 +46,51 @@ def test_the_model_and_its_gradient_match_numpy_loops(init, pooling, p):
     expected = numpy_gradient(weights, np.asarray(problem.X), np.asarray(problem.y), scales)
     for name, value in expected.items():
         np.testing.assert_allclose(getattr(gradient, name), value, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("held", [10**9, 2 * 3 * 16, 1])
+@pytest.mark.parametrize(("init", "pooling", "p"), EVERYTHING[1::7])
+def test_the_fused_gradient_is_that_of_numpy_loops_and_of_autodiff(init, pooling, p, held):
+    setting = small(init=init, pooling=pooling, score_exponent=p, num_samples=5)
+    problem, params, scales = start_of(setting)
+    X, y = problem.X, problem.y
+    value, gradient = jax.value_and_grad(fused_squares(scales, held))(params, X, y)
+
+    def plain(params):
+        return jnp.sum((predict(wu2023.model(setting), params, X) - y) ** 2)
+
+    total, slopes = jax.value_and_grad(plain)(params)
+    np.testing.assert_allclose(value, total, rtol=1e-13)
+    weights = {k: np.asarray(v) for k, v in params._asdict().items()}
+    expected = numpy_gradient(weights, np.asarray(X), np.asarray(y), scales)
+    for name, slope in slopes._asdict().items():
+        size = float(jnp.abs(slope).max())
+        np.testing.assert_allclose(getattr(gradient, name), slope, rtol=1e-12, atol=1e-13 * size)
+        np.testing.assert_allclose(getattr(gradient, name), 2 * expected[name], rtol=1e-9)
+
+
+def test_training_descends_the_fused_gradient_and_records_the_plain_risk():
+    setting = small(step_size=0.05, num_steps=30)
+    experiment = prepare(wu2023.PAPER, {k: v for k, v in setting._asdict().items() if v}, seeds=[1])
+    found = simulate(experiment, ("pl_ratio", "gradient_norm"))
+    start = jax.tree.map(lambda x: x[0], experiment.params0)
+    risk = empirical_risk(wu2023.model(setting), experiment.problem, wu2023.PAPER.loss)
+    plain = run(gradient_descent(0.05), risk, start, num_steps=30)
+    np.testing.assert_allclose(found.risk[0], plain.risk, rtol=1e-11)
+    slopes = jax.grad(risk)(start)
+    ratio = sum(float(jnp.sum(g**2)) for g in slopes) / (2 * float(plain.risk[0]))
+    assert float(found.probes["pl_ratio"][0, 0]) == pytest.approx(ratio, rel=1e-11)
+
+
+@pytest.mark.parametrize("tile", [1, 40, 10**7])
+@pytest.mark.parametrize(("num_tokens", "dim"), [(2, 9), (5, 2)])
+def test_kernels_in_tiles_by_pairs_and_by_rows_are_autodiff_s(num_tokens, dim, tile):
+    setting = small(num_tokens=num_tokens, dim=dim, width=13)
+    problem, params, scales = start_of(setting)
+    closed = tangent_kernels(problem.X, scales, tile)(params)
+    dense = autodiff_kernels(wu2023.model(setting), problem.X)(params)
+    for name, K in dense.items():
+        np.testing.assert_allclose(closed[name], K, rtol=1e-12, atol=1e-14, err_msg=name)
 
 
 def test_scales_follow_the_tables():

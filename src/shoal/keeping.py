@@ -27,13 +27,22 @@ class Kept(NamedTuple):
     found: bool
 
 
+EDGES = ("benchmarks", "cli", "report")
+"""What cannot change a number."""
+
+
 @functools.cache
-def code_version() -> str:
-    """A digest of all code that can change a measurement: everything but the edges."""
+def code_version(paper: str | None = None) -> str:
+    """A digest of all code that can change a measurement: everything but the edges.
+
+    If it is about one paper, the others do not count.
+    """
     root = Path(shoal.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
-        if path.relative_to(root).parts[0] not in ("cli", "report"):
+        parts = path.relative_to(root).parts
+        other = paper is not None and parts[0] == "papers" and len(parts) > 2 and parts[1] != paper
+        if parts[0] not in EDGES and not other:
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, Int, Params, Risk
 from shoal.losses import half_sum_of_squares, mean_of_squares
@@ -30,6 +31,32 @@ def predict(model: Model, params: Params, inputs: Any) -> Float[Array, "N ..."]:
     if model.at_once is None or len(jax.tree.leaves(inputs)[0]) <= model.at_once:
         return jax.vmap(model.apply, in_axes=(None, 0))(params, inputs)
     return jax.lax.map(lambda x: model.apply(params, x), inputs, batch_size=model.at_once)
+
+
+def with_gradient(
+    both: Callable[[Params, Any, Array], tuple[Float[Array, ""], Params]],
+    alone: Callable[[Params, Any, Array], Float[Array, ""]] | None = None,
+) -> Callable[[Params, Any, Array], Float[Array, ""]]:
+    """A function of parameters, inputs and targets whose gradient comes with its value.
+
+    ``both`` computes the two in one pass; ``alone`` is a cheaper way to the value, if the compiler
+    cannot find it by leaving out the gradient. A first derivative, in the parameters only.
+    """
+
+    @jax.custom_vjp
+    def value(params: Params, inputs: Any, y: Array) -> Float[Array, ""]:
+        return both(params, inputs, y)[0] if alone is None else alone(params, inputs, y)
+
+    def forward(params: Params, inputs: Any, y: Array) -> tuple[Array, tuple]:
+        total, gradient = both(params, inputs, y)
+        return total, (gradient, inputs, y)
+
+    def backward(saved: tuple, pull: Float[Array, ""]) -> tuple:
+        gradient, *others = saved
+        return jax.tree.map(lambda g: pull * g, gradient), *jax.tree.map(jnp.zeros_like, others)
+
+    value.defvjp(forward, backward)
+    return value
 
 
 def empirical_risk(model: Model, problem: Problem, loss: Callable[[Array, Array], Array]) -> Risk:

@@ -1,11 +1,19 @@
-"""Compiled programs take memory maps, of which Linux grants a process some 65,000."""
+"""What compiled programs run on: cores, and memory maps, of which Linux grants some 65,000."""
 
+import os
 from pathlib import Path
 
 import jax
 
 ALLOWED = Path("/proc/sys/vm/max_map_count")
 TAKEN = Path("/proc/self/maps")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def make_room() -> bool:

@@ -1,5 +1,6 @@
 """Settings: flat NamedTuples with a comment per number, parsed and checked before anything runs."""
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -65,11 +66,14 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
         msg = f"{name}={value}: {nearest(value, choices)}"
         raise InputError(msg)
     try:
-        return TypeAdapter(kind).validate_python(value)
+        return _adapter(kind).validate_python(value)
     except ValidationError as error:
         problem = error.errors()[0]["msg"].removeprefix("Input should be ")
         msg = f"{name}={value}: expected {_lower(problem)}."
         raise InputError(msg) from None
+
+
+_adapter = functools.lru_cache(TypeAdapter)
 
 
 def _members(kind: Any) -> tuple:

@@ -50,6 +50,18 @@ def dot(one: Mapping | tuple, other: Mapping | tuple) -> Float[Array, ""]:
     return jnp.sum(jnp.stack(jax.tree.leaves(products)))
 
 
+def in_pieces(array: Array, size: int) -> Array:
+    """The leading axis in pieces of ``size``, zeros at the end.
+
+    >>> in_pieces(jnp.arange(1, 6), 2).tolist()
+    [[1, 2], [3, 4], [5, 0]]
+    """
+    pieces = -(-len(array) // size)
+    missing = pieces * size - len(array)
+    padded = jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
+    return padded.reshape(pieces, size, *array.shape[1:])
+
+
 def cast(tree: Params, dtype: str) -> Params:
     """Every array of a tree in another precision."""
     return jax.tree.map(lambda leaf: leaf.astype(dtype), tree)

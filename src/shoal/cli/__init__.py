@@ -45,7 +45,7 @@ class Start:
     precision: Annotated[str, Parameter(name="--precision")] = "float64"
     "float64 or float32. Bounds and singular values are in float64 either way."
     probes: Annotated[str, Parameter(name="--probes")] = ""
-    "What to record: names, 'all', 'none', or '+name,name' to add to the usual ones."
+    "What to record: names, 'all', 'none', or '+name' to add to the usual; name@50: every 50 steps."
 
 
 _START = Start()
@@ -67,7 +67,7 @@ def tour(
     json
         Print the results as JSON, and nothing else, on standard output.
     """
-    from shoal.cli.session import hurry
+    from shoal.session import hurry
 
     hurry()
     from shoal.cli import touring
@@ -191,7 +191,7 @@ def claims(
     json
         Print the ledger as JSON.
     """
-    from shoal.cli.session import hurry
+    from shoal.session import hurry
 
     if not full:
         hurry()
@@ -224,7 +224,7 @@ def reproduce(
     json
         Print the list of files as JSON.
     """
-    from shoal.cli.session import hurry
+    from shoal.session import hurry
 
     if not full:
         hurry()
@@ -288,6 +288,202 @@ def landscape(
         seed=seed,
         as_json=json,
     )
+
+
+@app.command
+def sweep(
+    file: Path,
+    /,
+    *,
+    out: _Out = None,
+    dry_run: Annotated[bool, Parameter(name="--dry-run", negative=())] = False,
+    scheduler: Annotated[str | None, Parameter(name="--scheduler")] = None,
+    json: _Json = False,
+) -> None:
+    """A grid of settings from one file: all cores, nothing lost, continued by the same command.
+
+    The file is checked whole before anything runs. Runs of equal shape go into one compiled call;
+    a run that fails or diverges is recorded with its reason. docs/sweeps.md has the format.
+
+    Example: shoal sweep examples/widths.toml --dry-run
+
+    Parameters
+    ----------
+    file
+        The sweep: a TOML file.
+    out
+        Folder of the sweep, by default the file's name with -sweep.
+    dry_run
+        Only count: runs, programs, flops, time and memory.
+    scheduler
+        Run on a Dask cluster instead of this machine, e.g. tcp://node1:8786 (extra 'cluster').
+    json
+        Print a summary as JSON.
+    """
+    from shoal.cli import sweeping
+
+    sweeping.sweep(file, out, dry_run=dry_run, scheduler=scheduler, as_json=json)
+
+
+@app.command
+def ls(folder: Path, /, *, json: _Json = False) -> None:
+    """What a sweep has found so far: every setting, with the median of its seeds.
+
+    Parameters
+    ----------
+    folder
+        The folder of a sweep.
+    json
+        Print every run as JSON, without its curve.
+    """
+    from shoal.cli import sweeping
+
+    sweeping.ls(folder, as_json=json)
+
+
+@app.command(name="show")
+def show_run(folder: Path, run: str, /, *, json: _Json = False) -> None:
+    """One run of a sweep: its settings, numbers, verdicts and risk curve.
+
+    Parameters
+    ----------
+    folder
+        The folder of a sweep.
+    run
+        The run's number, or the beginning of its key.
+    json
+        Print as JSON.
+    """
+    from shoal.cli import sweeping
+
+    sweeping.show_run(folder, run, as_json=json)
+
+
+@app.command
+def query(folder: Path, sql: str, /, *, json: _Json = False) -> None:
+    """SQL over the runs of a sweep; the table is called runs.
+
+    Example: shoal query widths-sweep "select width, avg(risk_last) from runs group by width"
+
+    Parameters
+    ----------
+    folder
+        The folder of a sweep.
+    sql
+        A select statement.
+    json
+        Print the rows as JSON.
+    """
+    from shoal.cli import sweeping
+
+    sweeping.query(folder, sql, as_json=json)
+
+
+@app.command
+def export(folder: Path, out: Path, /, *, json: _Json = False) -> None:
+    """The runs of a sweep as one CSV or Parquet file, by the ending of its name.
+
+    Parameters
+    ----------
+    folder
+        The folder of a sweep.
+    out
+        The file to write.
+    json
+        Print what was written as JSON.
+    """
+    from shoal.cli import sweeping
+
+    sweeping.export(folder, out, as_json=json)
+
+
+@app.command
+def plan(
+    paper: str,
+    /,
+    *,
+    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
+    samples: Annotated[str | None, Parameter(name="--samples")] = None,
+    seeds: Annotated[int | None, Parameter(name="--seeds")] = None,
+    target: Annotated[float | None, Parameter(name="--target")] = None,
+    theorem: Annotated[str | None, Parameter(name="--theorem")] = None,
+    out: _Out = None,
+    json: _Json = False,
+) -> None:
+    """How wide must a model be: to be certified by a theorem, and to train?
+
+    For several numbers of samples: a phase diagram (share of seeds that train, over samples and
+    width), the smallest width that trains and the smallest that the theorem certifies, both by
+    seed, with fitted exponents.
+
+    Example: shoal plan wu2023 --samples 2,4,8 --seeds 4
+
+    Parameters
+    ----------
+    paper
+        Which paper's model, e.g. wu2023.
+    settings
+        A setting as name=value; may be repeated.
+    samples
+        Numbers of samples, e.g. 2,4,8,16.
+    seeds
+        How many seeds.
+    target
+        Share of the first risk at which a run counts as trained, 0.01 unless told.
+    theorem
+        Which theorem certifies, by its key.
+    out
+        Folder for the figure, numbers and page, by default plan-PAPER.
+    json
+        Print as JSON.
+    """
+    from shoal.cli import planning
+
+    planning.plan(
+        paper,
+        settings,
+        out,
+        samples=samples,
+        seeds=seeds,
+        target=target,
+        theorem=theorem,
+        as_json=json,
+    )
+
+
+@app.command
+def bench(
+    *questions: str,
+    out: Annotated[Path, Parameter(name="--out")] = Path("shoal-bench"),
+    markdown: Annotated[Path | None, Parameter(name="--markdown")] = None,
+    rounds: Annotated[int | None, Parameter(name="--rounds")] = None,
+    json: _Json = False,
+) -> None:
+    """Speed against the alternatives, as ratios in one run.
+
+    PyTorch eager, torch.compile, plain JAX, Jacobian contraction and the machine's own matrix
+    product do the same work in turns; answers are compared before anything is timed. Ten minutes or
+    so for everything; PyTorch comes with the extra 'bench', and without it the other columns run.
+
+    Example: shoal bench training kernel --rounds 3
+
+    Parameters
+    ----------
+    questions
+        Some of: training, small_runs, kernel, probes, cold_start, landscape, heads, blocks,
+        growth; all, if none is named.
+    out
+        Folder for bench.json, the page index.html and the growth curves.
+    markdown
+        Also write the tables as a document, such as docs/performance.md.
+    rounds
+        Turns that every side takes, instead of 3 to 7.
+    json
+        Print as JSON.
+    """
+    from shoal.cli import benching
+
+    benching.bench(questions, out, markdown, rounds=rounds, as_json=json)
 
 
 @app.command

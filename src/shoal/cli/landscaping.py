@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal.cli import show
-from shoal.cli.session import begin
 from shoal.errors import InputError, nearest
+from shoal.session import begin
 
 begin()
 

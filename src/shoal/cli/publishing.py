@@ -9,10 +9,11 @@ from typing import Any
 
 from rich.markup import escape
 
+from shoal import workers
 from shoal.cli import show
-from shoal.cli.session import begin
 from shoal.errors import InputError, nearest
 from shoal.files import cache_folder
+from shoal.session import begin
 
 begin()
 
@@ -22,6 +23,7 @@ from shoal.cli.work import print_json  # noqa: E402
 from shoal.experiments import FigureRecipe, Paper  # noqa: E402
 from shoal.ledger import Entry, ledger_json, measured  # noqa: E402
 from shoal.papers import PAPERS, paper_of  # noqa: E402
+from shoal.programs import cores  # noqa: E402
 from shoal.report import drawing, page, sections  # noqa: E402
 
 RULINGS = {
@@ -209,7 +211,7 @@ def reproduce(name: str, out: Path | None, *, full: bool, as_json: bool) -> None
     made, files = [], []
     with show.progress(f"{key}: figures") as tell:
         for done, recipe in enumerate(recipes):
-            _work(recipe, full=full)
+            _work(paper, recipe, full=full)
             figure = _figure(recipe, folder, full=full)
             made.append(figure)
             files += [str(folder / f"{figure.key}.{end}") for end in ("png", "pdf", "parquet")]
@@ -227,13 +229,17 @@ def reproduce(name: str, out: Path | None, *, full: bool, as_json: bool) -> None
         show.note(f"wrote {len(files)} files and {folder / 'index.html'}")
 
 
-def _work(recipe: FigureRecipe, *, full: bool) -> None:
-    """Do the long parts of a figure's work, with progress of their own."""
-    jobs = recipe.jobs(full)
+def _work(paper: Paper, recipe: FigureRecipe, *, full: bool) -> None:
+    """Do the long parts of a figure's work, on all cores, with progress of their own."""
+    name = f"{paper.key}.{recipe.key}"
+    jobs = range(len(recipe.jobs(full)))
     if jobs:
-        with show.progress(f"{recipe.key}: runs") as tell:
-            for done, job in enumerate(jobs):
-                job()
+        tasks = [{"figure": name, "full": full, "job": job} for job in jobs]
+        with show.progress(f"{name}: runs") as tell:
+            for done, answer in enumerate(workers.spread(tasks, most=min(cores(), len(jobs)))):
+                if answer.error is not None:
+                    msg = f"{name}, run {answer.task['job']}: {answer.error}; {KEPT}"
+                    raise ChildProcessError(msg)
                 tell(done + 1, len(jobs))
 
 

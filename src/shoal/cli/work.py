@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal.cli import Start, show
-from shoal.cli.session import begin
 from shoal.errors import InputError, nearest
+from shoal.session import begin
 
 begin()  # precision and compile cache, before the first array
 
@@ -30,6 +30,7 @@ from shoal.experiments import (  # noqa: E402
     probe_names,
     require_covered,
     simulate,
+    stride_of,
     theorem_of,
 )
 from shoal.experiments import certify as confront  # noqa: E402
@@ -111,11 +112,13 @@ def _probes(experiment: Experiment, text: str, extra: tuple[str, ...] = ()) -> t
     usual = [name for name in paper.default_probes if name in known]
     chosen = () if text == "none" else (*(usual if text[:1] in ("", "+") else ()), *names)
     extra = tuple(name for name in extra if name in known)
-    for name in chosen:
+    for name, _ in map(stride_of, chosen):
         if name not in (*known, ITERATES):
             msg = f"{paper.key} has no probe {name!r}; {nearest(name, known)}"
             raise InputError(msg)
-    return tuple(dict.fromkeys((*chosen, *extra)))
+    # what a theorem looks at is recorded at every record, and a name that is given again counts
+    last = {stride_of(text)[0]: text for text in (*chosen, *extra)}
+    return tuple(last.values())
 
 
 def with_step(experiment: Experiment, theorem: Theorem | None) -> tuple[Experiment, str]:
@@ -242,7 +245,7 @@ def certify(
     else:
         fixed = {} if theorem.method == ANY_METHOD else {"method": theorem.method}
         experiment = _prepared(paper, start, **fixed)
-        require_covered(experiment, theorem)
+        require_covered(experiment.paper, experiment.setting, theorem)
         probes = _probes(experiment, start.probes, theorem.probes)
         experiment, source = with_step(experiment, theorem)
         done = execute(experiment, probes, (theorem,), source)

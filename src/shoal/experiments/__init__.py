@@ -10,6 +10,7 @@ from shoal.experiments.nouns import (
     Experiment,
     FigureRecipe,
     Paper,
+    Planned,
     Theorem,
     data_key,
     theorem_of,
@@ -21,6 +22,8 @@ from shoal.experiments.preparing import (
     prepare,
     problem_arrays,
     read_problem,
+    refuse_giants,
+    require_whole_records,
 )
 from shoal.experiments.running import (
     BATCH,
@@ -28,6 +31,7 @@ from shoal.experiments.running import (
     METHODS,
     STOCHASTIC,
     allowed_step,
+    allowed_steps,
     certify,
     default_step,
     endings,
@@ -36,8 +40,10 @@ from shoal.experiments.running import (
     numbers_of,
     probe_names,
     require_covered,
+    require_method,
     simulate,
     snapshots,
+    stride_of,
 )
 
 __all__ = [
@@ -50,8 +56,10 @@ __all__ = [
     "Experiment",
     "FigureRecipe",
     "Paper",
+    "Planned",
     "Theorem",
     "allowed_step",
+    "allowed_steps",
     "certify",
     "check_problem",
     "data_key",
@@ -65,9 +73,13 @@ __all__ = [
     "probe_names",
     "problem_arrays",
     "read_problem",
+    "refuse_giants",
     "require_covered",
+    "require_method",
+    "require_whole_records",
     "simulate",
     "snapshots",
+    "stride_of",
     "theorem_of",
     "trained",
 ]

@@ -56,6 +56,18 @@ class FigureRecipe(NamedTuple):
     """Long parts of the work, each kept on disk when done, so that a stop loses little."""
 
 
+class Planned(NamedTuple):
+    """How `shoal plan` looks for the smallest width, unless told otherwise."""
+
+    grow: str  # the setting that is the width
+    theorem: str | None  # that certifies from some width on
+    values: tuple[tuple[str, Any], ...]  # settings that stay
+    samples: tuple[int, ...]
+    octaves: tuple[int, int]  # of the phase diagram: widths 2**first .. 2**last
+    highest: int  # octave beyond which no certificate is sought
+    seeds: int
+
+
 class Paper(NamedTuple):
     """All that shoal knows of a paper. A new paper is one such value."""
 
@@ -86,6 +98,9 @@ class Paper(NamedTuple):
     method: Callable[[Any, Method], Method] = lambda _, method: method  # e.g. projected
     averages: bool = False  # keep the mean of the iterates along a run
     traced: tuple[str, ...] = TRACED  # settings that no compiled program depends on
+    planned: Planned | None = None  # for `shoal plan`
+    numeric: tuple[str, ...] = ()  # numbers that a program may be given later: no shape, no weights
+    data_alone: bool = False  # are data made without those, the step and the number of steps?
     check: Callable[[Any, Problem], None] = lambda *_: None  # of data from outside
     floor: Callable[[Case], Callable[[Params], Scalar] | None] = lambda _: None  # of the risk
     usual_step: Callable[[Case], Scalar | None] = lambda _: None  # instead of the kernel's

@@ -53,7 +53,7 @@ def prepare(
         fixed += tuple(paper.sizes(stored))
     trees.block_names(paper.model(setting).spec, trained(setting))
     seeds = tuple(seeds) if stored is None else _seeds_of(stored, tuple(seeds))
-    _refuse_giants(paper, setting, len(seeds))
+    refuse_giants(paper, setting, len(seeds))
     if data is None:
         problem, held_out = paper.problem(setting), paper.held_out(setting)
         setting = _adopt(
@@ -218,7 +218,7 @@ def _matching(paper: Paper, setting: Any, stored: Params, where: str) -> Params:
     return stored
 
 
-def _refuse_giants(paper: Paper, setting: Any, num_seeds: int) -> None:
+def refuse_giants(paper: Paper, setting: Any, num_seeds: int) -> None:
     """Say so before the machine runs out of memory."""
     spec = paper.model(setting).spec
     weights = sum(leaf.size for leaf in jax.tree.leaves(spec))

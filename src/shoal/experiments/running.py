@@ -57,7 +57,7 @@ def method_of(
     return averaging(method) if paper.averages else method
 
 
-def _program(paper: Paper, setting: Any) -> Any:
+def program_of(paper: Paper, setting: Any) -> Any:
     """The setting with every field reset that does not change the compiled program."""
     setting = paper.program(setting)
     defaults = type(setting)._field_defaults
@@ -71,11 +71,19 @@ def _seeds_at_once(experiment: Experiment) -> int:
 
 
 def over_seeds(function: Callable, batch: int, *stacked: Any) -> Any:
-    """``vmap`` over the leading axis, in batches if there are more seeds than fit."""
+    """Over the leading axis, so many at a time: ``vmap``, but not for one.
+
+    A batch of one is the same numbers in batched products, which are slower by far.
+    """
     count = len(jax.tree.leaves(stacked)[0])
+    if count == 1:
+        alone = function(*jax.tree.map(lambda x: x[0], stacked))
+        return jax.tree.map(lambda x: x[None], alone)
     if count <= batch:
         return jax.vmap(function)(*stacked)
-    return jax.lax.map(lambda args: function(*args), stacked, batch_size=batch)
+    return jax.lax.map(
+        lambda args: function(*args), stacked, batch_size=batch if batch > 1 else None
+    )
 
 
 _STATIC = ("paper", "setting", "probes", "batch")
@@ -84,16 +92,51 @@ _STATIC = ("paper", "setting", "probes", "batch")
 Data = tuple[Problem, Problem | None]  # seen in training, and held out
 
 
-def _case(setting: Any, data: Data, params0: Params, numbers: dict, *, drawn: bool = True) -> Case:
+def case_of(
+    setting: Any, data: Data, params0: Params, numbers: dict, *, drawn: bool = True
+) -> Case:
+    """One start of a setting, with numbers that may be traced."""
     return Case(setting, data[0], params0, numbers["step_size"], numbers["speeds"], drawn, data[1])
 
 
 ITERATES = "params"  # a probe of every paper: the trained blocks themselves
 
 
-def _chosen(paper: Paper, case: Case, names: tuple[str, ...]) -> dict[str, Probe]:
+def stride_of(text: str) -> tuple[str, int | None]:
+    """A probe's name, and how many steps apart it is recorded if that is said, as in ``name@50``.
+
+    >>> stride_of("sharpness@50"), stride_of("movement")
+    (('sharpness', 50), ('movement', None))
+    """
+    name, at, stride = text.partition("@")
+    if at and not (stride.isascii() and stride.isdigit() and int(stride) > 0):
+        msg = f"probe {text!r}: expected a number of steps after @, such as {name}@50."
+        raise InputError(msg)
+    return name, int(stride) if at else None
+
+
+def _strides(names: tuple[str, ...]) -> dict[str, int]:
+    found = dict(map(stride_of, names))
+    return {name: stride for name, stride in found.items() if stride is not None}
+
+
+def chosen(paper: Paper, case: Case, names: tuple[str, ...]) -> dict[str, Probe]:
+    """Probes of a case by name; how often each is due does not matter here."""
     known = paper.probes(case) | {ITERATES: _iterates(case.setting)}
-    return {name: known[name] for name in names}
+    return {name: known[name] for name, _ in map(stride_of, names)}
+
+
+def _whole(run: Trajectory) -> dict[str, Any]:
+    """Probes that were recorded at every record, not only now and then."""
+    if run.risk.shape[1] < 2:
+        return run.probes
+    there = np.isfinite(np.asarray(run.risk[:, 1]))
+
+    def skipped(values: Any) -> bool:
+        second = np.asarray(values)[there, 1]
+        return second.dtype.kind == "f" and second.size > 0 and bool(np.isnan(second).all())
+
+    return {name: x for name, x in run.probes.items() if not skipped(x)}
 
 
 def _iterates(setting: Any) -> Probe:
@@ -104,9 +147,11 @@ def _iterates(setting: Any) -> Probe:
 
 
 @functools.partial(jax.jit, static_argnames=(*_STATIC, "num_steps", "every"))
-def _leg(data, starts, points, states, numbers, *, paper, setting, num_steps, every, probes, batch):
+def _leg(
+    data, starts, points, states, numbers, first, *, paper, setting, num_steps, every, probes, batch
+):
     def one(params0, params, state):
-        case = _case(setting, data, params0, numbers)
+        case = case_of(setting, data, params0, numbers)
         walked = leg(
             method_of(paper, setting, numbers, len(case.problem.X)),
             training_risk(paper.model(setting), case.problem, paper.loss),
@@ -114,8 +159,10 @@ def _leg(data, starts, points, states, numbers, *, paper, setting, num_steps, ev
             state,
             num_steps=num_steps,
             every=every,
-            probes=_chosen(paper, case, probes),
+            probes=chosen(paper, case, probes),
             train=trained(setting),
+            strides=_strides(probes),
+            first=first,
         )
         return walked.params, walked.state, walked.records
 
@@ -125,9 +172,9 @@ def _leg(data, starts, points, states, numbers, *, paper, setting, num_steps, ev
 @functools.partial(jax.jit, static_argnames=_STATIC)
 def _last(data, starts, points, numbers, *, paper, setting, probes, batch):
     def one(params0, params):
-        case = _case(setting, data, params0, numbers)
+        case = case_of(setting, data, params0, numbers)
         risk = training_risk(paper.model(setting), case.problem, paper.loss)
-        return record(risk, _chosen(paper, case, probes), params)
+        return record(risk, chosen(paper, case, probes), params)
 
     return over_seeds(one, batch, starts, points)
 
@@ -151,14 +198,19 @@ def simulate(
 ) -> Trajectory:
     """Train every seed; all arrays of the trajectory have a leading axis of seeds.
 
-    ``progress(done, total)`` is called now and then with numbers of steps.
+    ``progress(done, total)`` is called now and then with numbers of steps. A dear probe can be
+    recorded more rarely than the risk: ``kernel_eigenvalues@50`` is every 50 steps (else NaN).
     """
     paper, setting = experiment.paper, experiment.setting
     if setting.step_size is None:
         msg = "step_size is not set; choose one, or use default_step."
         raise InputError(msg)
     require_whole_records(setting)
-    program = _program(paper, setting)
+    for name, stride in _strides(tuple(probes)).items():
+        if stride % setting.every:
+            msg = f"{name}@{stride} with every={setting.every}: {stride} is not a multiple of it."
+            raise InputError(msg)
+    program = program_of(paper, setting)
     numbers = numbers_of(paper, setting)
     common = {
         "paper": paper,
@@ -185,6 +237,7 @@ def simulate(
             points,
             states,
             numbers,
+            jnp.asarray(done * (setting.num_steps // legs)),
             num_steps=setting.num_steps // legs,
             every=setting.every,
             **common,
@@ -214,14 +267,14 @@ def _per_start(experiment: Experiment, function: Callable, *extra: Any) -> Any:
         extra,
         function=function,
         paper=experiment.paper,
-        setting=_program(experiment.paper, experiment.setting),
+        setting=program_of(experiment.paper, experiment.setting),
     )
 
 
 @functools.partial(jax.jit, static_argnames=("function", "paper", "setting"))
 def _every_start(data, starts, numbers, extra, *, function, paper, setting):
     def one(params0):
-        return function(paper, _case(setting, data, params0, numbers), *extra)
+        return function(paper, case_of(setting, data, params0, numbers), *extra)
 
     return jax.lax.map(one, starts)
 
@@ -235,7 +288,7 @@ def has_kernel(experiment: Experiment) -> bool:
     numbers = numbers_of(experiment.paper, experiment.setting)
     start = jax.tree.map(lambda x: x[0], experiment.params0)
     data = experiment.problem, experiment.held_out
-    return experiment.paper.kernel(_case(experiment.setting, data, start, numbers)) is not None
+    return experiment.paper.kernel(case_of(experiment.setting, data, start, numbers)) is not None
 
 
 def kernel_predictions(experiment: Experiment, step: Array) -> Float[Array, "S T"]:
@@ -266,10 +319,11 @@ def default_step(experiment: Experiment) -> float:
     unstable. Neither necessary nor sufficient for convergence of the real one: kernels grow along
     some runs.
     """
-    return float(jnp.min(_per_start(experiment, _usual_step)))
+    return float(jnp.min(_per_start(experiment, usual_step)))
 
 
-def _usual_step(paper: Paper, case: Case) -> Float[Array, ""]:
+def usual_step(paper: Paper, case: Case) -> Float[Array, ""]:
+    """The default step of one start, as a compiled program can choose it."""
     usual = paper.usual_step(case)
     if usual is not None:
         return jnp.asarray(usual, float)
@@ -281,8 +335,16 @@ def allowed_step(experiment: Experiment, theorem: Theorem) -> float | None:
     """The largest step that a theorem allows for all the seeds to which it applies."""
     if theorem.largest_step is None:
         return None
-    steps = np.asarray(_per_start(experiment, _of_case(theorem.largest_step)))
+    steps = allowed_steps(experiment, theorem)
     return float(steps[np.isfinite(steps)].min()) if np.isfinite(steps).any() else None
+
+
+def allowed_steps(experiment: Experiment, theorem: Theorem) -> np.ndarray:
+    """For every seed, the largest step that a theorem allows; NaN where it does not apply."""
+    if theorem.largest_step is None:
+        msg = f"{experiment.paper.key}.{theorem.key} does not say which steps it allows."
+        raise InputError(msg)
+    return np.asarray(_per_start(experiment, _of_case(theorem.largest_step)))
 
 
 @functools.lru_cache
@@ -291,23 +353,29 @@ def _of_case(function: Callable[[Case], Any]) -> Callable[[Paper, Case], Any]:
     return lambda _, case: function(case)
 
 
-def require_covered(experiment: Experiment, theorem: Theorem) -> None:
+def require_covered(paper: Paper, setting: Any, theorem: Theorem) -> None:
     """Refuse a theorem that does not speak of this kind of model at all."""
-    if not theorem.covers(experiment.setting):
-        name = f"{experiment.paper.key}.{theorem.key}"
-        msg = f"{name} does not speak of this model; see docs/theory/{experiment.paper.key}.md."
+    if not theorem.covers(setting):
+        name = f"{paper.key}.{theorem.key}"
+        msg = f"{name} does not speak of this model; see docs/theory/{paper.key}.md."
+        raise InputError(msg)
+
+
+def require_method(setting: Any, theorem: Theorem) -> None:
+    """Refuse a theorem that speaks of another way of training."""
+    if theorem.method not in (ANY_METHOD, setting.method):
+        msg = (
+            f"{theorem.key} speaks of method={theorem.method}, and this run used "
+            f"method={setting.method}; train with --set method={theorem.method}."
+        )
         raise InputError(msg)
 
 
 def certify(experiment: Experiment, theorem: Theorem, run: Trajectory) -> list[Certificate]:
     """Confront a theorem with every seed of a run. Bounds are computed in float64."""
-    if theorem.method not in (ANY_METHOD, experiment.setting.method):
-        msg = (
-            f"{theorem.key} speaks of method={theorem.method}, and this run used "
-            f"method={experiment.setting.method}; train with --set method={theorem.method}."
-        )
-        raise InputError(msg)
-    require_covered(experiment, theorem)
+    require_method(experiment.setting, theorem)
+    require_covered(experiment.paper, experiment.setting, theorem)
+    run = run._replace(probes=_whole(run))
     if missing := [name for name in theorem.needs if name not in run.probes]:
         lacking = ",".join(missing)
         msg = f"{theorem.key} needs {lacking}, not recorded; train with --probes +{lacking}."
@@ -318,7 +386,7 @@ def certify(experiment: Experiment, theorem: Theorem, run: Trajectory) -> list[C
         numbers_of(experiment.paper, experiment.setting),
         run._replace(params=()),
         theorem=theorem,
-        setting=_program(experiment.paper, experiment.setting),
+        setting=program_of(experiment.paper, experiment.setting),
         drawn=experiment.drawn,
     )
     stacked = jax.tree.map(np.asarray, stacked)
@@ -329,7 +397,7 @@ def certify(experiment: Experiment, theorem: Theorem, run: Trajectory) -> list[C
 def _certificates(data, starts, numbers, run, *, theorem, setting, drawn):
     def one(args):
         params0, seen = args
-        found = theorem.certificate(_case(setting, data, params0, numbers, drawn=drawn), seen)
+        found = theorem.certificate(case_of(setting, data, params0, numbers, drawn=drawn), seen)
         # jax returns plain dicts sorted; the order of the theorem is the reader's
         return found._replace(
             hypotheses=OrderedDict(found.hypotheses),
@@ -346,17 +414,17 @@ def endings(experiment: Experiment, run: Trajectory) -> dict[str, Array] | None:
     None for a paper or a model whose lowest risk is not known.
     """
     paper, setting = experiment.paper, experiment.setting
-    program, numbers = _program(paper, setting), numbers_of(experiment.paper, setting)
+    program, numbers = program_of(paper, setting), numbers_of(experiment.paper, setting)
     data = _exact_data(experiment)
     first = jax.tree.map(lambda x: x[0], experiment.params0)
-    if paper.floor(_case(program, data, first, numbers)) is None:
+    if paper.floor(case_of(program, data, first, numbers)) is None:
         return None
 
     @jax.jit
     def every(data, starts, points, numbers, first_risk):
         def one(args):
             params0, params, scale = args
-            case = _case(program, data, params0, numbers)
+            case = case_of(program, data, params0, numbers)
             risk = empirical_risk(paper.model(program), case.problem, paper.loss)
             lowest: Any = paper.floor(case)
             probe = dynamics.stationarity(risk, lowest, train=trained(program), scale=scale)
@@ -380,7 +448,7 @@ def probe_names(paper: Paper, setting: Any = None) -> tuple[str, ...]:
     names: list[str] = []
 
     def look(problem: Problem, params0: Params) -> None:
-        case = _case(setting, (problem, problem), params0, numbers_of(paper, setting))
+        case = case_of(setting, (problem, problem), params0, numbers_of(paper, setting))
         names.extend(paper.probes(case))
 
     jax.eval_shape(look, Problem(X, y), network.spec)

@@ -55,7 +55,7 @@ class Setting(NamedTuple):
     token_bound: Positive = 1.0
     query_bound: Positive = 1.0
     comparator: Literal["teacher", "fit"] | None = None  # auto: the teacher's, if there is one
-    memory: Positive = 0.015625  # GiB for attention in a step; small fits into the cache
+    memory: Positive | None = None  # GiB for attention in a step; auto: what fits into the cache
 
 
 def complete(setting: Any) -> Any:
@@ -117,7 +117,7 @@ def method(setting: Any, plain: Method) -> Method:
 
 def block(setting: Any) -> int:
     """Attention weights that may be held at a time; about eight arrays of that size are."""
-    return max(1, int(setting.memory * 2**30 / 64))
+    return heads.BLOCK if setting.memory is None else max(1, int(setting.memory * 2**30 / 64))
 
 
 def model(setting: Any) -> Model:

@@ -15,10 +15,15 @@ import jax
 import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray
-from shoal.models import Model
+from shoal.models import Model, with_gradient
+from shoal.programs import cores
+from shoal.trees import in_pieces
 
-BLOCK = 2**18
-"""Numbers in one array of attention weights (samples x heads x tokens) that is held at a time."""
+BLOCK = 2**16 if cores() == 1 else 2**18
+"""Numbers in one array of attention weights (samples x heads x tokens) that is held at a time.
+
+What one core works on fits into its cache; pieces for several cores must be worth dividing.
+"""
 
 
 class Activation(NamedTuple):
@@ -162,14 +167,6 @@ def portions(num_samples: int, num_heads: int, num_tokens: int, block: int) -> t
     return max(1, min(num_samples, block // (at_once * num_tokens))), at_once
 
 
-def in_pieces(array: Array, size: int) -> Array:
-    """The leading axis in pieces of ``size``, zeros at the end."""
-    pieces = -(-len(array) // size)
-    missing = pieces * size - len(array)
-    padded = jnp.pad(array, [(0, missing)] + [(0, 0)] * (array.ndim - 1))
-    return padded.reshape(pieces, size, *array.shape[1:])
-
-
 class _Attended(NamedTuple):
     """A block of samples seen by a block of heads; tokens before heads, so that heads are last."""
 
@@ -272,10 +269,11 @@ def streamed_squares(
     """
     fast = streamed(activation, block)
 
-    def value(params: Weights, X: Array, q: Array, y: Array) -> Float[Array, ""]:
-        return jnp.sum((fast(params, (X, q)) / scale - y) ** 2)
+    def alone(params: Weights, inputs: Any, y: Array) -> Float[Array, ""]:
+        return jnp.sum((fast(params, inputs) / scale - y) ** 2)
 
-    def together(params: Weights, X: Array, q: Array, y: Array) -> tuple[Array, Any]:
+    def both(params: Weights, inputs: Any, y: Array) -> tuple[Array, Any]:
+        X, q = split(inputs)
         root = scale * len(params.c) ** 0.5
         seen_at_once = jnp.ones(len(X), X.dtype)  # 0 for what only fills the last piece
         samples, _ = _pieces(params, (X, q, y, seen_at_once), block)
@@ -290,24 +288,11 @@ def streamed_squares(
         zero = jnp.zeros((), X.dtype), jax.tree.map(jnp.zeros_like, params)
         return jax.lax.scan(add, zero, samples)[0]
 
-    @jax.custom_vjp
-    def squares(params: Weights, X: Array, q: Array, y: Array) -> Float[Array, ""]:
-        return value(params, X, q, y)
-
-    def backward(saved: tuple, pull: Float[Array, ""]) -> tuple:
-        gradient, X, q, y = saved
-        return jax.tree.map(lambda g: pull * g, gradient), *map(jnp.zeros_like, (X, q, y))
-
-    def forward(params: Weights, X: Array, q: Array, y: Array) -> tuple[Array, tuple]:
-        total, gradient = together(params, X, q, y)
-        return total, (gradient, X, q, y)
-
-    squares.defvjp(forward, backward)
+    squares = with_gradient(both, alone)
 
     def chosen(params: Weights, inputs: Any, y: Float[Array, " N"]) -> Float[Array, ""]:
-        X, q = split(inputs)
-        fits = len(params.c) * X.shape[1] <= block
-        return (squares if fits else value)(params, X, q, y)
+        fits = len(params.c) * split(inputs)[0].shape[1] <= block
+        return (squares if fits else alone)(params, inputs, y)
 
     return chosen
 

@@ -36,7 +36,10 @@ def comparator(case: Case) -> Weights:
 
 
 def start_of(case: Case) -> Start:
-    """The start of a run as the theorems see it."""
+    """The start of a run as the theorems see it: in float64, whatever the run is in."""
+    case = case._replace(
+        problem=trees.cast(case.problem, "float64"), params0=trees.cast(case.params0, "float64")
+    )
     limits = radii(case.setting) or INFINITE
     there = comparator(case)
     return Start(

@@ -19,7 +19,6 @@ from shoal.papers.arda2026.heads import (
     Features,
     Weights,
     features,
-    in_pieces,
     portions,
     split,
 )
@@ -131,7 +130,7 @@ def labels(
 
         return jax.lax.scan(add, jnp.zeros(b, X.dtype), grouped)[0]
 
-    found = jax.lax.map(of_samples, (in_pieces(X, b), in_pieces(q, b)))
+    found = jax.lax.map(of_samples, (trees.in_pieces(X, b), trees.in_pieces(q, b)))
     return found.reshape(-1)[: len(X)] / len(heads.c)
 
 

@@ -19,11 +19,19 @@ from shoal._typing import Array, Callable, Float, Init, Params, Probe, Scalar
 from shoal.certificates import Certificate
 from shoal.diagnostics import dynamics, kernels, layers
 from shoal.errors import InputError
-from shoal.experiments import ANY_METHOD, Case, Paper, Theorem, data_key, initial_params
+from shoal.experiments import (
+    ANY_METHOD,
+    Case,
+    Paper,
+    Planned,
+    Theorem,
+    data_key,
+    initial_params,
+)
 from shoal.files import read_idx_images
 from shoal.linalg import norm_fro, norm_op
 from shoal.losses import half_sum_of_squares
-from shoal.models import Model, predict
+from shoal.models import Model, empirical_risk, predict, training_risk
 from shoal.papers.wu2023 import encoder as architecture
 from shoal.papers.wu2023 import limits, theorems
 from shoal.papers.wu2023.encoder import Scales, Weights
@@ -72,6 +80,7 @@ class Setting(NamedTuple):
     hidden_step_ratio: NonNegative = 1.0  # step of W_Q, W_K, W_V over that of w_O; 1 is the paper's
     num_steps: Count = 100
     every: Count = 1  # record every so many steps
+    memory: Positive | None = None  # GiB for hidden units, in a step or kernel; auto: about 0.25
 
 
 def scales(setting: Setting) -> Scales:
@@ -100,7 +109,18 @@ def variances(setting: Setting) -> Variances:
 
 def model(setting: Setting) -> Model:
     """The encoder at a setting."""
-    return architecture.encoder(setting.dim, setting.width, scales(setting))
+    return architecture.encoder(setting.dim, setting.width, scales(setting), held(setting))
+
+
+def held(setting: Setting) -> int:
+    """Hidden units that a step may hold at a time, before and after ReLU."""
+    return architecture.HELD if setting.memory is None else max(1, int(setting.memory * 2**26))
+
+
+def activations(setting: Setting) -> float:
+    """Numbers that a step and its usual probes hold: hidden units, and one array for the probes."""
+    units = float(setting.num_samples * setting.num_tokens * setting.width)
+    return units + 2.0 * min(units, held(setting))
 
 
 def problem(setting: Setting) -> Problem:
@@ -148,7 +168,10 @@ def speeds(setting: Setting) -> dict[str, Scalar]:
 
 def block_kernels(case: Case) -> kernels.Kernels:
     """The closed-form tangent kernels on a case's data."""
-    return architecture.tangent_kernels(case.problem.X, scales(case.setting))
+    tile = architecture.TILE
+    if case.setting.memory is not None:
+        tile = max(1, int(case.setting.memory * 2**30 / 24))
+    return architecture.tangent_kernels(case.problem.X, scales(case.setting), tile)
 
 
 def driving_kernel(case: Case) -> Callable[[Params], Float[Array, "N N"]]:
@@ -177,8 +200,10 @@ def distance_to_limit(
 
 def probes(case: Case) -> dict[str, Probe]:
     """Everything that can be recorded along a run."""
-    X, constants = case.problem.X, scales(case.setting)
-    risk = _risk(case)
+    X, constants, network = case.problem.X, scales(case.setting), model(case.setting)
+    # descended by the training step itself, so that the compiler shares its gradient with probes
+    fast = training_risk(network, case.problem, half_sum_of_squares)
+    risk = empirical_risk(network, case.problem, half_sum_of_squares)  # differentiable twice
 
     def fixed(function: Callable) -> Callable:
         return lambda params, x: function(params, x, constants)
@@ -193,8 +218,8 @@ def probes(case: Case) -> dict[str, Probe]:
 
     return {
         "movement": dynamics.movement(case.params0),
-        "gradient_norm": dynamics.gradient_norm(risk),
-        "pl_ratio": dynamics.pl_ratio(risk),
+        "gradient_norm": dynamics.gradient_norm(fast),
+        "pl_ratio": dynamics.pl_ratio(fast),
         "attention_entropy": layers.attention_entropy(fixed(architecture.attention), X),
         "attention_from_uniform": layers.attention_from_uniform(fixed(architecture.attention), X),
         "dead_units": layers.dead_units(fixed(architecture.preactivation), X),
@@ -213,13 +238,6 @@ def probes(case: Case) -> dict[str, Probe]:
             params, X
         ),
     }
-
-
-def _risk(case: Case) -> Callable[[Params], Float[Array, ""]]:
-    network = model(case.setting)
-    return lambda params: half_sum_of_squares(
-        predict(network, params, case.problem.X), case.problem.y
-    )
 
 
 def _start(case: Case) -> theorems.Start:
@@ -312,6 +330,23 @@ PAPER = Paper(
     init=lambda setting: INITS[setting.init],
     loss=half_sum_of_squares,
     sizes=sizes,
+    activations=activations,
+    numeric=("score_exponent",),
+    planned=Planned(
+        grow="width",
+        theorem="theorem_a",
+        values=(
+            ("num_tokens", 2),
+            ("tokens", "unit"),
+            ("pooling", "sum"),
+            ("score_exponent", 1.0),
+        ),
+        samples=(2, 4, 8, 16),
+        octaves=(2, 9),
+        highest=20,
+        seeds=8,
+    ),
+    data_alone=True,
     speeds=speeds,
     kernel=driving_kernel,
     probes=probes,

@@ -17,7 +17,14 @@ import jax.numpy as jnp
 from shoal._typing import Array, Callable, Float, Params
 from shoal.attention import softmax, softmax_pullback
 from shoal.diagnostics.kernels import Kernels
-from shoal.models import Model
+from shoal.models import Model, with_gradient
+from shoal.trees import in_pieces
+
+HELD = 2**24
+"""Hidden units (samples x tokens x width) that a step holds at a time, and twice: before and after
+ReLU."""
+TILE = 2**21
+"""Numbers in the largest array that a tangent kernel holds of a tile of the width; three are."""
 
 
 class Weights(NamedTuple):
@@ -64,15 +71,74 @@ def features(params: Weights, X: Float[Array, "n d"], scales: Scales) -> Float[A
     return scales.output * scales.pool * jnp.sum(active, axis=0)
 
 
-def encoder(dim: int, width: int, scales: Scales) -> Model:
-    """The model as one sequence in, one number out."""
+def encoder(dim: int, width: int, scales: Scales, held: int = HELD) -> Model:
+    """The model as one sequence in, one number out; ``held`` as in `fused_squares`."""
     return Model(
         spec=weights_spec(dim, width),
         apply=lambda params, X: features(params, X, scales) @ params.w_O,
+        squares=fused_squares(scales, held),
     )
 
 
-def tangent_kernels(X: Float[Array, "N n d"], scales: Scales) -> Kernels:
+def fused_squares(
+    scales: Scales, held: int = HELD
+) -> Callable[[Weights, Float[Array, "N n d"], Float[Array, " N"]], Float[Array, ""]]:
+    r"""Sum of squared errors and its gradient by three matrix products over the hidden units.
+
+    ReLU is homogeneous, so of the hidden units only the mask $m_{ik}=1[W_{V,k}\cdot u_i>0]$ is
+    needed. With $\lambda=\tau_1\kappa$ and errors $e_n$:
+
+    $$ g_i = \lambda\sum_k m_{ik}w_kW_{V,k},\quad f_n=\sum_ig_i\cdot u_i,\quad
+       P_k = 2\lambda\sum_{n,i}m_{ik}e_nu_i, $$
+
+    the gradient is $2e_ng_i$ in $u_i$, $w_kP_k$ in $W_{V,k}$ and $P_k\cdot W_{V,k}$ in $w_k$. That
+    in the scores passes through a dim x dim matrix, like the scores themselves. Automatic
+    differentiation would hold and read three arrays of the hidden units' size where this holds
+    one. $P$ is formed transposed, so that the product runs along the rows of the mask.
+    """
+
+    def both(params: Weights, X: Array, y: Array) -> tuple[Array, Weights]:
+        N, n, d = X.shape
+        m = len(params.w_O)
+        size = scales.output * scales.pool
+        weighted = size * params.w_O[:, None] * params.W_V
+        B = jax.vmap(attention, in_axes=(None, 0, None))(params, X, scales)
+        U = B @ X
+
+        def hidden(U: Float[Array, "b n d"], y: Float[Array, " b"]) -> tuple[Array, ...]:
+            u = U.reshape(-1, d)
+            mask = (u @ params.W_V.T > 0).astype(X.dtype)
+            g = mask @ weighted
+            e = jnp.sum((g * u).reshape(len(y), n * d), axis=1) - y
+            P = (2 * size * e[:, None, None] * U).reshape(-1, d).T @ mask
+            return P, e, 2 * e[:, None, None] * g.reshape(U.shape)
+
+        at_once = max(1, min(N, held // (n * m)))
+        if at_once == N:
+            P, e, dU = hidden(U, y)
+        else:  # a sample of zeros has no error, so what fills the last piece adds nothing
+
+            def add(total: Array, piece: tuple[Array, Array]) -> tuple[Array, tuple]:
+                P, *rest = hidden(*piece)
+                return total + P, tuple(rest)
+
+            pieces = in_pieces(U, at_once), in_pieces(y, at_once)
+            P, (e, dU) = jax.lax.scan(add, jnp.zeros((d, m), X.dtype), pieces)
+            e, dU = e.reshape(-1)[:N], dU.reshape(-1, n, d)[:N]
+        back = softmax_pullback(B, dU @ X.transpose(0, 2, 1)) @ X
+        R = scales.score * (X.reshape(-1, d).T @ back.reshape(-1, d))
+        gradient = Weights(
+            W_Q=params.W_K @ R.T,
+            W_K=params.W_Q @ R,
+            W_V=params.w_O[:, None] * P.T,
+            w_O=jnp.sum(P.T * params.W_V, axis=1),
+        )
+        return jnp.sum(e**2), gradient
+
+    return with_gradient(both)
+
+
+def tangent_kernels(X: Float[Array, "N n d"], scales: Scales, tile: int = TILE) -> Kernels:
     r"""Exact tangent kernel of each block, without a Jacobian.
 
     With the slopes $m_i = 1[W_Vu_i>0]$, $Z_i = w_O\odot m_i$, $g_i=\tau_1\kappa W_V^\top Z_i$ and
@@ -84,29 +150,53 @@ def tangent_kernels(X: Float[Array, "N n d"], scales: Scales) -> Kernels:
        K_K = \tau_0^2\langle M W_Q^\top W_Q, M'\rangle. $$
 
     Derived for shoal (``docs/theory/wu2023.md``, section 9). relu'(0) = 0, as automatic
-    differentiation has it.
+    differentiation has it. Hidden units are summed tile by tile, each of about ``tile`` numbers, so
+    memory does not grow with the width. $K_V$ is either the sum over pairs of tokens, which costs
+    $2N^2n^2m$ operations, or the product of the rows $\sum_iZ_iu_i^\top$, which costs
+    $2N^2md+2Nnmd$: whichever is less.
     """
     N, n, d = X.shape
+    by_pairs = N * n * n < d * (N + n)
 
     def kernels(params: Weights) -> dict[str, Float[Array, "N N"]]:
         B = jax.vmap(attention, in_axes=(None, 0, None))(params, X, scales)
         U = B @ X
-        H = U @ params.W_V.T
-        Z = params.w_O[None, None] * (H > 0)
-        F = scales.output * scales.pool * jnp.sum(jax.nn.relu(H), axis=1)
-        g = scales.output * scales.pool * (Z @ params.W_V)
-        p = softmax_pullback(B, g @ X.transpose(0, 2, 1)) @ X
+        u = U.reshape(N * n, d)
+        width = max(1, min(len(params.w_O), tile // (N * max(n, 0 if by_pairs else d))))
+
+        def add(total: tuple, units: tuple[Array, Array]) -> tuple[tuple, None]:
+            W, w = units
+            H = (u @ W.T).reshape(N, n, width)
+            Z = jnp.where(
+                H > 0, w[None, None], 0
+            )  # a tile is filled with units of weight 0: they add nothing
+            F = jnp.sum(jnp.maximum(H, 0), axis=1)
+            flat = Z.reshape(N * n, width)
+            if by_pairs:
+                values = flat @ flat.T
+            else:
+                J = jnp.einsum("nik,nia->nka", Z, U).reshape(N, width * d)
+                values = J @ J.T
+            return jax.tree.map(jnp.add, total, (flat @ W, values, F @ F.T)), None
+
+        square = jnp.zeros((N, N), X.dtype)
+        zero = jnp.zeros_like(u), jnp.zeros((N * n, N * n), X.dtype) if by_pairs else square, square
+        tiles = in_pieces(params.W_V, width), in_pieces(params.w_O, width)
+        (g, values, outputs), _ = jax.lax.scan(add, zero, tiles)
+        if by_pairs:
+            values = jnp.sum((values * (u @ u.T)).reshape(N, n, N, n), axis=(1, 3))
+
+        size = scales.output * scales.pool
+        p = softmax_pullback(B, size * g.reshape(U.shape) @ X.transpose(0, 2, 1)) @ X
         M = jnp.einsum("nia,nib->nab", p, X)
-        Z_, U_ = Z.reshape(N * n, -1), U.reshape(N * n, d)
-        pairs = ((Z_ @ Z_.T) * (U_ @ U_.T)).reshape(N, n, N, n)
         flat = M.reshape(N, d * d)
         through_K = ((params.W_K.T @ params.W_K) @ M).reshape(N, d * d)
         through_Q = (M @ (params.W_Q.T @ params.W_Q)).reshape(N, d * d)
         return {
             "W_Q": scales.score**2 * (through_K @ flat.T),
             "W_K": scales.score**2 * (through_Q @ flat.T),
-            "W_V": (scales.output * scales.pool) ** 2 * jnp.sum(pairs, axis=(1, 3)),
-            "w_O": F @ F.T,
+            "W_V": size**2 * values,
+            "w_O": size**2 * outputs,
         }
 
     return kernels

@@ -1,0 +1,115 @@
+"""Arithmetic in sweep files, such as ``num_samples ** 2``: a whitelist of syntax, no ``eval``."""
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from shoal.errors import InputError, nearest
+
+LONGEST = 200  # characters
+LARGEST = 1e15  # of any number on the way
+
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "ceil": math.ceil,
+    "exp": math.exp,
+    "floor": math.floor,
+    "int": int,
+    "log": math.log,
+    "log2": math.log2,
+    "max": max,
+    "min": min,
+    "round": round,
+    "sqrt": math.sqrt,
+}
+Number = int | float
+
+
+def _tree(text: Any) -> ast.expr:
+    if not isinstance(text, str) or len(text) > LONGEST:
+        msg = f"an expression must be text of at most {LONGEST} characters, not {str(text)[:40]!r}."
+        raise InputError(msg)
+    try:
+        return ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        msg = f"{text[:60]!r} is not arithmetic; write, for example, 'num_samples ** 2'."
+        raise InputError(msg) from None
+
+
+def names_in(text: Any) -> set[str]:
+    """The names that an expression speaks of.
+
+    >>> sorted(names_in("max(width, 2 * dim)"))
+    ['dim', 'width']
+    """
+    found = {node.id for node in ast.walk(_tree(text)) if isinstance(node, ast.Name)}
+    return found - set(_FUNCTIONS)
+
+
+def evaluate(text: Any, known: Mapping[str, Any]) -> Number:
+    """The value of an expression in numbers that have names.
+
+    >>> evaluate("num_samples ** 2 // 3", {"num_samples": 10})
+    33
+    >>> evaluate("__import__('os')", {})
+    Traceback (most recent call last):
+    shoal.errors.InputError: "__import__('os')": no function is called '__import__'; ...
+    """
+
+    def refuse(why: str) -> InputError:
+        return InputError(f"{text[:60]!r}: {why}")
+
+    def value(node: ast.expr) -> Number:
+        match node:
+            case ast.Constant(value=bool() | complex()):
+                raise refuse("only numbers are allowed.")
+            case ast.Constant(value=int() | float() as number):
+                return bounded(number)
+            case ast.Name(id=name):
+                if name not in known:
+                    raise refuse(f"no setting is called {name!r}; {nearest(name, known)}")
+                if isinstance(known[name], bool) or not isinstance(known[name], int | float):
+                    raise refuse(f"{name} is not a number but {known[name]!r}.")
+                return bounded(known[name])
+            case ast.UnaryOp(op=ast.USub(), operand=inner):
+                return -value(inner)
+            case ast.UnaryOp(op=ast.UAdd(), operand=inner):
+                return value(inner)
+            case ast.BinOp(left=left, op=ast.Pow(), right=right):
+                return power(value(left), value(right))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                return bounded(_BINARY[type(op)](value(left), value(right)))
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+                if name not in _FUNCTIONS:
+                    raise refuse(f"no function is called {name!r}; {nearest(name, _FUNCTIONS)}")
+                return bounded(_FUNCTIONS[name](*map(value, args)))
+            case _:
+                raise refuse("only numbers, settings, + - * / // % ** and a few functions.")
+
+    def bounded(number: Any) -> Number:
+        if isinstance(number, complex) or not abs(number) <= LARGEST:
+            raise refuse(f"a number on the way is not finite or beyond {LARGEST:.0e}.")
+        return number
+
+    def power(base: Number, exponent: Number) -> Number:
+        # judged by its size before it is computed
+        if base and abs(exponent) * abs(math.log2(abs(base))) > math.log2(LARGEST):
+            raise refuse(f"a power is beyond {LARGEST:.0e}, or below its inverse.")
+        return bounded(base**exponent)
+
+    try:
+        return value(_tree(text))
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise refuse(f"{error}.") from None
+    except RecursionError:
+        raise refuse("too deeply nested.") from None

@@ -1,0 +1,158 @@
+"""A sweep's folder: finished runs in Parquet files that are named by what they hold.
+
+``runs/<digest>.parquet`` hold the runs, a batch each, merged when there are many. A file's name is
+the beginning of the SHA-256 of its bytes, so damage shows. A file appears whole or not at all; two
+files may hold the same run (a merge was interrupted), which is then the same row. ``index.parquet``
+holds the table without curves, for other tools; it is made anew from ``runs``. ``sweep.toml`` is
+the file that was run. ``lock`` is held by the process that writes.
+"""
+
+import fcntl
+import hashlib
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from shoal.errors import InputError
+from shoal.files import write_aside
+
+MERGE_AT = 64  # files
+CURVES = ("curve_step", "curve_risk")
+
+
+class Damaged(NamedTuple):
+    """A file of runs that is not what its name says."""
+
+    path: Path
+    reason: str
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _read(path: Path) -> pl.DataFrame | Damaged:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        return Damaged(path, str(error.strerror))
+    if _digest(content) != path.stem:
+        return Damaged(path, "its bytes are not those that were written")
+    try:
+        return pl.read_parquet(io.BytesIO(content))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        return Damaged(path, str(error).splitlines()[0])
+
+
+def load(folder: Path) -> tuple[pl.DataFrame | None, list[Damaged]]:
+    """All runs of a folder, each once and in order, and what could not be read."""
+    frames, damaged = [], []
+    for path in sorted((folder / "runs").glob("*.parquet")):
+        found = _read(path)
+        if isinstance(found, Damaged):
+            damaged.append(found)
+        else:
+            frames.append(found)
+    if not frames:
+        return None, damaged
+    rows = pl.concat(frames, how="diagonal_relaxed")
+    return rows.unique("key", keep="first", maintain_order=True).sort("number"), damaged
+
+
+def frame(folder: str | Path) -> pl.DataFrame:
+    """All finished runs of a sweep as a data frame, a row each.
+
+    Raises if a file is damaged: the message names it and says how it is mended.
+    """
+    folder = Path(folder)
+    if not (folder / "runs").is_dir():
+        msg = f"{str(folder)!r} is not the folder of a sweep; make one with shoal sweep."
+        raise InputError(msg)
+    rows, damaged = load(folder)
+    if damaged:
+        said = "; ".join(f"{d.path.name}: {d.reason}" for d in damaged)
+        msg = f"{str(folder)!r} is damaged ({said}); the command that made it mends it."
+        raise InputError(msg)
+    if rows is None:
+        msg = f"{str(folder)!r} holds no finished run yet."
+        raise InputError(msg)
+    return rows
+
+
+class Writer:
+    """The only one who writes into a folder, as long as it lives."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs = folder / "runs"
+        try:
+            self.runs.mkdir(parents=True, exist_ok=True)
+            self.lock = (folder / "lock").open("a+")
+        except OSError as error:
+            msg = f"cannot write into {str(folder)!r} ({error.strerror}); choose another --out."
+            raise InputError(msg) from None
+
+    def __enter__(self) -> "Writer":
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.lock.seek(0)
+            who = self.lock.read(40).strip() or "another process"
+            self.lock.close()
+            msg = f"{str(self.folder)!r} is being written by {who}; wait, or choose another --out."
+            raise InputError(msg) from None
+        self.lock.truncate(0)
+        self.lock.write(f"process {os.getpid()}\n")
+        self.lock.flush()
+        for path in (*self.folder.glob(".shoal-*"), *self.runs.glob(".shoal-*")):
+            path.unlink(missing_ok=True)  # what a kill left half written
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.close()
+
+    def keep_text(self, text: str) -> None:
+        """Keep the sweep's file beside its runs."""
+        write_aside(self.folder / "sweep.toml", text.encode())
+
+    def set_aside(self, damaged: Iterable[Damaged]) -> None:
+        """Take damaged files out of the way, under a name that says so."""
+        for found in damaged:
+            found.path.rename(found.path.with_suffix(".damaged"))
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
+        """Keep finished runs: when this returns they are on the disk."""
+        self._write(pl.DataFrame(rows, infer_schema_length=None))
+        if len(list(self.runs.glob("*.parquet"))) >= MERGE_AT:
+            self.merge()
+
+    def _write(self, rows: pl.DataFrame) -> Path:
+        content = io.BytesIO()
+        rows.write_parquet(content)
+        path = self.runs / f"{_digest(content.getvalue())}.parquet"
+        write_aside(path, content.getvalue())
+        return path
+
+    def merge(self) -> None:
+        """Bring many small files into one. A stop on the way leaves runs twice, never less."""
+        paths = sorted(self.runs.glob("*.parquet"))
+        rows, damaged = load(self.folder)
+        if rows is None or damaged or len(paths) < 2:
+            return
+        kept = self._write(rows)
+        for path in paths:
+            if path != kept:
+                path.unlink()
+
+    def index(self) -> pl.DataFrame | None:
+        """Write the table without curves, and return it with them."""
+        rows, _ = load(self.folder)
+        if rows is not None:
+            content = io.BytesIO()
+            rows.drop(CURVES, strict=False).write_parquet(content)
+            write_aside(self.folder / "index.parquet", content.getvalue())
+        return rows
