@@ -5,7 +5,9 @@ size, seed or data set of the same shape does not compile again.
 """
 
 import functools
+import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +30,7 @@ from shoal.methods import (
 )
 from shoal.models import empirical_risk, predict, training_risk
 from shoal.problems import Problem
+from shoal.programs import cores
 from shoal.theory.kernel_regime import predicted_residual
 from shoal.training import Trajectory, leg, record, spacing, trajectory
 
@@ -65,9 +68,35 @@ def program_of(paper: Paper, setting: Any) -> Any:
 
 
 def _seeds_at_once(experiment: Experiment) -> int:
-    """How many seeds to batch: as many as keep activations below about a gibibyte."""
+    """How many seeds to batch: as many as a core's cache holds, 16 at most, in equal batches."""
     weights = sum(leaf[0].size for leaf in jax.tree.leaves(experiment.params0))
-    return max(1, int(2**27 / activations(experiment.paper, experiment.setting, weights)))
+    held = activations(experiment.paper, experiment.setting, weights)
+    fits = max(1, min(16, int(CACHED / held)))
+    share = -(-len(experiment.seeds) // min(cores(), len(experiment.seeds)))
+    return -(-share // -(-share // fits))
+
+
+CACHED = 2**17  # numbers
+
+
+def _shares(experiment: Experiment, batch: int) -> list[Experiment]:
+    """The seeds in equal shares of whole batches, one a core; the last is filled up.
+
+    So all shapes are equal, and one program does.
+    """
+    count = len(experiment.seeds)
+    size = -(-count // min(cores(), count))
+    size = batch * -(-size // batch)
+    shares = []
+    for first in range(0, count, size):
+        rows = [min(k, count - 1) for k in range(first, first + size)]
+        shares.append(
+            experiment._replace(
+                params0=jax.tree.map(lambda x, rows=rows: x[jnp.array(rows)], experiment.params0),
+                seeds=tuple(experiment.seeds[k] for k in rows),
+            )
+        )
+    return shares
 
 
 def over_seeds(function: Callable, batch: int, *stacked: Any) -> Any:
@@ -198,10 +227,11 @@ def simulate(
 ) -> Trajectory:
     """Train every seed; all arrays of the trajectory have a leading axis of seeds.
 
+    Small models leave cores idle, so each core takes a share of the seeds.
     ``progress(done, total)`` is called now and then with numbers of steps. A dear probe can be
     recorded more rarely than the risk: ``kernel_eigenvalues@50`` is every 50 steps (else NaN).
     """
-    paper, setting = experiment.paper, experiment.setting
+    setting = experiment.setting
     if setting.step_size is None:
         msg = "step_size is not set; choose one, or use default_step."
         raise InputError(msg)
@@ -210,13 +240,49 @@ def simulate(
         if stride % setting.every:
             msg = f"{name}@{stride} with every={setting.every}: {stride} is not a multiple of it."
             raise InputError(msg)
+    batch = _seeds_at_once(experiment)
+    shares = _shares(experiment, batch)
+    done, stopped, counting = [0] * len(shares), threading.Event(), threading.Lock()
+
+    def one(k: int) -> Trajectory:
+        def tell(steps: int, total: int) -> None:
+            if stopped.is_set():
+                raise InterruptedError
+            with counting:
+                done[k] = steps
+                if progress is not None:
+                    progress(sum(done) // len(done), total)
+
+        return _simulate(shares[k], tuple(probes), batch, tell)
+
+    if len(shares) == 1:
+        runs = [one(0)]
+    else:
+        with ThreadPoolExecutor(len(shares)) as pool:
+            try:
+                runs = list(pool.map(one, range(len(shares))))
+            except BaseException:
+                stopped.set()
+                raise
+    count = len(experiment.seeds)
+    return jax.tree.map(lambda *xs: jnp.concatenate(xs)[:count], *runs)
+
+
+def _simulate(
+    experiment: Experiment,
+    probes: tuple[str, ...],
+    batch: int,
+    progress: Callable[[int, int], None],
+) -> Trajectory:
+    """The same for a share of the seeds, on one thread."""
+    paper, setting = experiment.paper, experiment.setting
     program = program_of(paper, setting)
     numbers = numbers_of(paper, setting)
     common = {
         "paper": paper,
         "setting": program,
-        "probes": tuple(probes),
-        "batch": _seeds_at_once(experiment),
+        "probes": probes,
+        "batch": batch,
     }
     starts = points = experiment.params0
     data = experiment.problem, experiment.held_out
@@ -243,9 +309,8 @@ def simulate(
             **common,
         )
         records.append(seen)
-        if progress is not None:
-            jax.block_until_ready(points)
-            progress((done + 1) * setting.num_steps // legs, setting.num_steps)
+        jax.block_until_ready(points)
+        progress((done + 1) * setting.num_steps // legs, setting.num_steps)
     last = _last(data, starts, points, numbers, **common)
     joined = jax.tree.map(lambda *xs: jnp.concatenate(xs, axis=1), *records)
     run = jax.vmap(functools.partial(trajectory, every=setting.every))(joined, last, points)

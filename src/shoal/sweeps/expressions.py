@@ -61,7 +61,7 @@ def evaluate(text: Any, known: Mapping[str, Any]) -> Number:
 
     >>> evaluate("num_samples ** 2 // 3", {"num_samples": 10})
     33
-    >>> evaluate("__import__('os')", {})
+    >>> evaluate("__import__('os')", {})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     shoal.errors.InputError: "__import__('os')": no function is called '__import__'; ...
     """
@@ -109,6 +109,8 @@ def evaluate(text: Any, known: Mapping[str, Any]) -> Number:
 
     try:
         return value(_tree(text))
+    except InputError:
+        raise
     except (ArithmeticError, TypeError, ValueError) as error:
         raise refuse(f"{error}.") from None
     except RecursionError:
