@@ -4,7 +4,7 @@ from typing import Any
 
 import harness
 
-STEP = 0.01
+STEP = 2e-5
 EVERY_STEP = ("pl_ratio", "movement", "attention_entropy")
 
 

@@ -15,7 +15,7 @@ def prepared(precision: str, seeds: int = 1, num_steps: int = SHORT) -> Any:
     from shoal.experiments import prepare
     from shoal.papers import wu2023
 
-    values = SIZES | {"step_size": 0.01, "num_steps": num_steps, "every": SHORT}
+    values = SIZES | {"step_size": 1e-3, "num_steps": num_steps, "every": SHORT}
     return prepare(wu2023.PAPER, values, seeds=range(seeds), precision=precision)
 
 

@@ -11,7 +11,7 @@ def prepared(precision: str, num_steps: int, **sizes: int) -> Any:
     from shoal.experiments import prepare
     from shoal.papers import wu2023
 
-    values = sizes | {"step_size": 0.01, "num_steps": num_steps, "every": num_steps}
+    values = sizes | {"step_size": 2e-5, "num_steps": num_steps, "every": num_steps}
     return prepare(wu2023.PAPER, values, precision=precision)
 
 
@@ -40,7 +40,7 @@ QUESTION = harness.Question(
     tuple(
         _case(width, precision, num_steps)
         for precision in ("float32", "float64")
-        for width, num_steps in ((1000, 60), (4000, 20))
+        for width, num_steps in ((1000, 100), (4000, 50))
     ),
     SIDES,
 )

@@ -11,3 +11,8 @@ is imported here, so that ``shoal --help`` answers at once.
 """
 
 __version__ = "0.1.0"
+
+import os
+
+# LAPACK's threads spin for tens of milliseconds after each small call, on cores that training needs
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

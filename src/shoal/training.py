@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Any, Array, Bool, Float, Int, Params, Probe, Risk
+from shoal._typing import Any, Array, Float, Int, Params, Probe, Risk
 from shoal.errors import InputError
 from shoal.methods import Method, State
 from shoal.trees import block_names
@@ -46,14 +46,11 @@ def leg(
     every: int = 1,
     probes: Mapping[str, Probe] | None = None,
     train: Iterable[str] | None = None,
-    strides: Mapping[str, int] | None = None,
-    first: int | Int[Array, ""] = 0,
 ) -> Leg:
     """Take ``num_steps`` steps, recording risk and probes *before* steps 0, every, 2 every, ...
 
     Only the blocks named in ``train`` move; the others are constants to the method, so their
-    gradients are never computed. A probe named in ``strides`` is dear, and computed only at steps
-    that its stride divides (``first`` is the number of the first); between them NaN stands for it.
+    gradients are never computed.
     """
     if num_steps < 1 or every < 1 or num_steps % every:
         msg = (
@@ -73,9 +70,8 @@ def leg(
         moving, state = carry
         return method.step(lambda b, *rows: risk(whole(b), *rows), moving, state), None
 
-    def record_then_advance(carry: tuple, at: Int[Array, ""]) -> tuple[tuple, dict]:
-        due = {name: at % stride == 0 for name, stride in (strides or {}).items()}
-        seen = record(risk, probes, whole(carry[0]), due)
+    def record_then_advance(carry: tuple, _: None) -> tuple[tuple, dict]:
+        seen = record(risk, probes, whole(carry[0]))
         # with every = 1 there is no inner loop, and XLA shares what step and record both compute
         carry = (
             advance(carry, None)[0] if every == 1 else jax.lax.scan(advance, carry, length=every)[0]
@@ -85,39 +81,30 @@ def leg(
     moving = {name: getattr(params, name) for name in names}
     state = method.init(moving) if state is None else state
     (moving, state), records = jax.lax.scan(
-        record_then_advance, (moving, state), first + every * jnp.arange(num_steps // every)
+        record_then_advance, (moving, state), length=num_steps // every
     )
     return Leg(whole(moving), state, records)
 
 
-def record(
-    risk: Risk,
-    probes: Mapping[str, Probe] | None,
-    params: Params,
-    due: Mapping[str, Bool[Array, ""]] | None = None,
-) -> dict[str, Any]:
-    """Risk and probes at one point; a probe that returns a dict is spread over several names.
+def record(risk: Risk, probes: Mapping[str, Probe] | None, params: Params) -> dict[str, Any]:
+    """Risk and probes at one point; a probe that returns a dict is spread over several names."""
+    seen = {name: probe(params) for name, probe in (probes or {}).items()}
+    return {"risk": risk(params)} | spread_names(seen)
 
-    A probe that is not ``due`` is not computed: NaN stands for its numbers, False for its flags.
+
+def spread_names(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """What probes said, dicts among it spread over several names.
+
+    >>> spread_names({"a": 1, "b": {"x": 2, "y": 3}})
+    {'a': 1, 'b_x': 2, 'b_y': 3}
     """
-    seen: dict[str, Any] = {"risk": risk(params)}
-    rare = due or {}
-    for name, probe in (probes or {}).items():
-        value = _if_due(rare[name], probe, params) if name in rare else probe(params)
+    found: dict[str, Any] = {}
+    for name, value in seen.items():
         if isinstance(value, dict):
-            seen |= {f"{name}_{part}": x for part, x in value.items()}
+            found |= {f"{name}_{part}": x for part, x in value.items()}
         else:
-            seen[name] = value
-    return seen
-
-
-def _if_due(due: Bool[Array, ""], probe: Probe, params: Params) -> Any:
-    def blank(shape: Any) -> Array:
-        nothing = jnp.nan if jnp.issubdtype(shape.dtype, jnp.inexact) else 0
-        return jnp.full(shape.shape, nothing, shape.dtype)
-
-    blanks = jax.tree.map(blank, jax.eval_shape(probe, params))
-    return jax.lax.cond(due, probe, lambda _: blanks, params)
+            found[name] = value
+    return found
 
 
 def spacing(num_steps: int, records: int) -> int:

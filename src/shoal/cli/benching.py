@@ -34,8 +34,7 @@ QUESTIONS = (
     "growth",
 )
 COLUMNS = (
-    "side", "time", "quartiles", "over shoal", "over the limit", "first call", "peak MiB",
-    "cores busy", "difference",
+    "side", "time", "quartiles", "/ shoal", "/ limit", "compiling", "MiB", "busy", "differs by",
 )  # fmt: skip
 
 
@@ -140,7 +139,7 @@ def case_rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
     rows = case["rows"]
     if not rows:
         return []
-    first = rows[0]["seconds"]
+    first = rows[0]["seconds"]  # shoal, or what else comes first
     found: list[tuple[str, ...]] = []
     for row in rows:
         over = row["over_limit"]
@@ -148,7 +147,7 @@ def case_rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
             (
                 row["side"],
                 duration(row["seconds"]),
-                f"{duration(row['low'])} - {duration(row['high'])}",
+                f"{duration(row['low'])}-{duration(row['high'])}",
                 f"{row['seconds'] / first:.2f}",
                 "" if over is None or math.isnan(over) else f"{over:.2f}",
                 duration(row["compile"]),
@@ -173,8 +172,9 @@ def _lead(about: dict[str, Any]) -> str:
     return (
         f"Made on {about['made']} on a machine with {about['machine']}; {versions}. Every side "
         "runs in its own process on the same data and weights; they take turns. Times are "
-        "medians; the first call, which compiles, is apart; peak memory is above what was held "
-        "before; the difference is to the first side's answer, relative to its largest number."
+        "medians; compiling, in the first call, is apart; MiB is the peak above what was held "
+        "before, busy the share of all cores; the difference is to the first side's answer, "
+        "relative to its largest number."
     )
 
 
@@ -203,6 +203,7 @@ def _print(about: dict[str, Any]) -> None:
             continue
         for case in question["cases"]:
             rows = show.table(*COLUMNS, title=escape(f"{question['title']}: {_title(case)}"))
+            rows.columns[0].no_wrap = True
             for row in case_rows(case):
                 rows.add_row(*map(escape, row))
             terminal.print(rows)

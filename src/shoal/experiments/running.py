@@ -144,9 +144,13 @@ def stride_of(text: str) -> tuple[str, int | None]:
     return name, int(stride) if at else None
 
 
-def _strides(names: tuple[str, ...]) -> dict[str, int]:
-    found = dict(map(stride_of, names))
-    return {name: stride for name, stride in found.items() if stride is not None}
+def _stride(names: tuple[str, ...]) -> int | None:
+    """The stride of all rare probes; they have the same."""
+    found = {stride for _, stride in map(stride_of, names) if stride is not None}
+    if len(found) > 1:
+        msg = f"probes at different strides ({sorted(found)}); choose one for all of them."
+        raise InputError(msg)
+    return next(iter(found), None)
 
 
 def chosen(paper: Paper, case: Case, names: tuple[str, ...]) -> dict[str, Probe]:
@@ -176,9 +180,7 @@ def _iterates(setting: Any) -> Probe:
 
 
 @functools.partial(jax.jit, static_argnames=(*_STATIC, "num_steps", "every"))
-def _leg(
-    data, starts, points, states, numbers, first, *, paper, setting, num_steps, every, probes, batch
-):
+def _leg(data, starts, points, states, numbers, *, paper, setting, num_steps, every, probes, batch):
     def one(params0, params, state):
         case = case_of(setting, data, params0, numbers)
         walked = leg(
@@ -190,8 +192,6 @@ def _leg(
             every=every,
             probes=chosen(paper, case, probes),
             train=trained(setting),
-            strides=_strides(probes),
-            first=first,
         )
         return walked.params, walked.state, walked.records
 
@@ -236,10 +236,13 @@ def simulate(
         msg = "step_size is not set; choose one, or use default_step."
         raise InputError(msg)
     require_whole_records(setting)
-    for name, stride in _strides(tuple(probes)).items():
-        if stride % setting.every:
-            msg = f"{name}@{stride} with every={setting.every}: {stride} is not a multiple of it."
-            raise InputError(msg)
+    stride = _stride(tuple(probes))
+    if stride is not None and (stride % setting.every or setting.num_steps % stride):
+        msg = (
+            f"probes @{stride}: expected a multiple of every={setting.every} that divides "
+            f"num_steps={setting.num_steps}."
+        )
+        raise InputError(msg)
     batch = _seeds_at_once(experiment)
     shares = _shares(experiment, batch)
     done, stopped, counting = [0] * len(shares), threading.Event(), threading.Lock()
@@ -278,12 +281,9 @@ def _simulate(
     paper, setting = experiment.paper, experiment.setting
     program = program_of(paper, setting)
     numbers = numbers_of(paper, setting)
-    common = {
-        "paper": paper,
-        "setting": program,
-        "probes": probes,
-        "batch": batch,
-    }
+    common = {"paper": paper, "setting": program, "batch": batch}
+    often = tuple(name for name in probes if stride_of(name)[1] is None)
+    rare = tuple(name for name in probes if stride_of(name)[1] is not None)
     starts = points = experiment.params0
     data = experiment.problem, experiment.held_out
     moving = {n: getattr(points, n) for n in trees.block_names(points, trained(setting))}
@@ -294,27 +294,40 @@ def _simulate(
 
     states = jax.vmap(begin)(moving, jnp.asarray(experiment.seeds, jnp.uint32))
     records = []
-    total = setting.num_steps // setting.every
+    total, stride = setting.num_steps // setting.every, _stride(probes)
     legs = max(k for k in range(1, min(20, total) + 1) if total % k == 0)
+    if stride is not None:  # rare probes are looked at between legs, by a program of their own
+        legs = setting.num_steps // stride
     for done in range(legs):
+        apart = {}
+        if rare:
+            apart = _last(data, starts, points, numbers, probes=rare, **common)
+            apart.pop("risk")
         points, states, seen = _leg(
             data,
             starts,
             points,
             states,
             numbers,
-            jnp.asarray(done * (setting.num_steps // legs)),
             num_steps=setting.num_steps // legs,
             every=setting.every,
+            probes=often,
             **common,
         )
-        records.append(seen)
+        records.append(seen | {k: _then_blank(x, total // legs) for k, x in apart.items()})
         jax.block_until_ready(points)
         progress((done + 1) * setting.num_steps // legs, setting.num_steps)
-    last = _last(data, starts, points, numbers, **common)
+    last = _last(data, starts, points, numbers, probes=probes, **common)
     joined = jax.tree.map(lambda *xs: jnp.concatenate(xs, axis=1), *records)
     run = jax.vmap(functools.partial(trajectory, every=setting.every))(joined, last, points)
     return run._replace(average=starts._replace(**states.mean)) if paper.averages else run
+
+
+def _then_blank(values: Array, count: int) -> Array:
+    """One record of every seed, and nothing for the others of a stride."""
+    nothing = jnp.nan if jnp.issubdtype(values.dtype, jnp.inexact) else 0
+    shape = (len(values), count - 1, *values.shape[1:])
+    return jnp.concatenate([values[:, None], jnp.full(shape, nothing, values.dtype)], axis=1)
 
 
 # --------------------------------------------------------------------------------- certifying

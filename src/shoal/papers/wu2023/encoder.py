@@ -23,7 +23,7 @@ from shoal.trees import in_pieces
 HELD = 2**24
 """Hidden units (samples x tokens x width) that a step holds at a time, and twice: before and after
 ReLU."""
-TILE = 2**21
+TILE = 2**20
 """Numbers in the largest array that a tangent kernel holds of a tile of the width; three are."""
 
 
@@ -94,7 +94,7 @@ def fused_squares(
     the gradient is $2e_ng_i$ in $u_i$, $w_kP_k$ in $W_{V,k}$ and $P_k\cdot W_{V,k}$ in $w_k$. That
     in the scores passes through a dim x dim matrix, like the scores themselves. Automatic
     differentiation would hold and read three arrays of the hidden units' size where this holds
-    one. $P$ is formed transposed, so that the product runs along the rows of the mask.
+    one. The mask lies width first, so that both products with it run along its rows.
     """
 
     def both(params: Weights, X: Array, y: Array) -> tuple[Array, Weights]:
@@ -107,10 +107,11 @@ def fused_squares(
 
         def hidden(U: Float[Array, "b n d"], y: Float[Array, " b"]) -> tuple[Array, ...]:
             u = U.reshape(-1, d)
-            mask = (u @ params.W_V.T > 0).astype(X.dtype)
-            g = mask @ weighted
+            mask = (params.W_V @ u.T > 0).astype(X.dtype)
+            # the barrier keeps the compiler from turning this into the slower mask.T @ weighted
+            g = jax.lax.optimization_barrier(weighted.T @ mask).T
             e = jnp.sum((g * u).reshape(len(y), n * d), axis=1) - y
-            P = (2 * size * e[:, None, None] * U).reshape(-1, d).T @ mask
+            P = mask @ (2 * size * e[:, None, None] * U).reshape(-1, d)
             return P, e, 2 * e[:, None, None] * g.reshape(U.shape)
 
         at_once = max(1, min(N, held // (n * m)))
@@ -123,15 +124,15 @@ def fused_squares(
                 return total + P, tuple(rest)
 
             pieces = in_pieces(U, at_once), in_pieces(y, at_once)
-            P, (e, dU) = jax.lax.scan(add, jnp.zeros((d, m), X.dtype), pieces)
+            P, (e, dU) = jax.lax.scan(add, jnp.zeros((m, d), X.dtype), pieces)
             e, dU = e.reshape(-1)[:N], dU.reshape(-1, n, d)[:N]
         back = softmax_pullback(B, dU @ X.transpose(0, 2, 1)) @ X
         R = scales.score * (X.reshape(-1, d).T @ back.reshape(-1, d))
         gradient = Weights(
             W_Q=params.W_K @ R.T,
             W_K=params.W_Q @ R,
-            W_V=params.w_O[:, None] * P.T,
-            w_O=jnp.sum(P.T * params.W_V, axis=1),
+            W_V=params.w_O[:, None] * P,
+            w_O=jnp.sum(P * params.W_V, axis=1),
         )
         return jnp.sum(e**2), gradient
 
@@ -175,7 +176,7 @@ def tangent_kernels(X: Float[Array, "N n d"], scales: Scales, tile: int = TILE) 
             if by_pairs:
                 values = flat @ flat.T
             else:
-                J = jnp.einsum("nik,nia->nka", Z, U).reshape(N, width * d)
+                J = (U.transpose(0, 2, 1) @ Z).reshape(N, d * width)
                 values = J @ J.T
             return jax.tree.map(jnp.add, total, (flat @ W, values, F @ F.T)), None
 
