@@ -1,6 +1,7 @@
 """How do time and memory grow with width, samples, tokens, dim and seeds?"""
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -67,9 +68,14 @@ def main() -> None:
             if (what, axis) == ("kernel", "seeds"):
                 continue
             words = [sys.executable, __file__, "--one", what, axis]
+            environment = os.environ | harness.GIVE_BACK
             found = [
-                json.loads(subprocess.run([*words, str(s)], check=True, capture_output=True).stdout)
-                for s in sizes
+                json.loads(
+                    subprocess.run(
+                        [*words, str(size)], check=True, capture_output=True, env=environment
+                    ).stdout
+                )
+                for size in sizes
             ]
             curve = {"what": what, "axis": axis, "sizes": list(sizes)}
             curve |= {k: [f[k] for f in found] for k in ("seconds", "peak")}

@@ -4,7 +4,8 @@ A script asks one question. It lists cases (sizes) and sides (ways to do the wor
 case runs in a process of its own, with the same data, weights and number of steps, on the same
 cores; the processes take turns, so a noisy minute meets all of them. Answers are compared with the
 first side's before anything is timed: a wrong fast answer is no answer. Reported are medians and
-quartiles; the first call, which compiles, apart; peak memory above what was held before the work;
+quartiles; the first call, which compiles, apart; peak memory of a call above what was held before
+it, in yet another process;
 and the rate of a large matrix product, measured in the same turns, which is the yardstick.
 """
 
@@ -77,11 +78,16 @@ def _memory(field: str) -> float:
     return float("nan")
 
 
+def _watch_memory() -> float:
+    """What is held now, in MiB; the peak begins anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
 def timed(call: Callable[[], None], steps: int, *, rounds: int = 5) -> dict[str, float]:
     """Median seconds a step of a call in this process, and its peak memory in MiB."""
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     call()
+    before = _watch_memory()
     times = []
     for _ in range(rounds):
         begun = time.perf_counter()
@@ -111,9 +117,10 @@ def _serve(question: Question, case: Case, side: str, folder: Path) -> None:
     except ImportError as error:
         answer({"missing": str(error)})
         return
-    before = _memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = _watch_memory()
     for line in sys.stdin:
+        if line.strip() == "peak":  # not counting what compiling took
+            before = _watch_memory()
         begun, cpu = time.perf_counter(), time.process_time()
         found = work()
         seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
@@ -128,10 +135,14 @@ def _serve(question: Question, case: Case, side: str, folder: Path) -> None:
 class _Player:
     """A side's process, as the referee sees it."""
 
-    def __init__(self, script: Path, case: int, side: str, folder: Path) -> None:
+    def __init__(self, script: Path, case: int, side: str, folder: Path, **extra: str) -> None:
         words = [sys.executable, str(script), "--serve", str(case), side, str(folder)]
         self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | extra,
         )
 
     def play(self, word: str = "go") -> dict[str, Any]:
@@ -148,6 +159,19 @@ class _Player:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+# large arrays are given back to the system at once, so that the peak shows them
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+def _peak(script: Path, case: int, side: str, folder: Path) -> float:
+    """Memory that one call takes beyond what is held before it, in MiB; compiled before."""
+    player = _Player(script, case, side, folder, **GIVE_BACK)
+    player.play("warm up")
+    peak = player.play("peak").get("peak", float("nan"))
+    player.end()
+    return peak
 
 
 def _difference(folder: Path, side: str, first: str) -> float:
@@ -217,7 +241,7 @@ def _match(
                 "low": low,
                 "high": high,
                 "compile": max(0.0, first_calls[side]["seconds"] - mid * steps),
-                "peak": max(t["peak"] for t in turns),
+                "peak": _peak(script, index, side, here),
                 "busy": float(np.median([t["cpu"] / t["seconds"] for t in turns])) / _cores(),
                 "difference": off,
                 "agrees": off <= question.tolerance[case.precision],

@@ -5,7 +5,7 @@ import tempfile
 
 # most of the time of a test is compilation, and much of that is LLVM's polish; commands that
 # tests start inherit this
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
 
 import jax
 import pytest

@@ -7,7 +7,7 @@ import pytest
 
 from helpers import small
 from shoal.errors import InputError
-from shoal.experiments import Experiment, initial_params, simulate
+from shoal.experiments import Experiment, certify, initial_params, simulate, theorem_of
 from shoal.methods import gradient_descent
 from shoal.papers import wu2023
 from shoal.training import diverged_at, leg, run
@@ -131,6 +131,42 @@ def test_more_seeds_than_fit_at_once_give_the_same_runs(monkeypatch):
     monkeypatch.setattr("shoal.experiments.running._seeds_at_once", lambda *_: 2)
     parts = simulate(experiment(wu2023.PAPER, setting, (0, 1, 2)))
     np.testing.assert_allclose(parts.risk, whole.risk, rtol=1e-12)
+
+
+def test_a_rare_probe_is_recorded_at_its_stride_and_at_the_end():
+    setting = small(step_size=0.01, num_steps=12, every=2)
+    often = simulate(
+        experiment(wu2023.PAPER, setting, (0, 1, 2)), ("kernel_eigenvalues", "movement")
+    )
+    rare = simulate(
+        experiment(wu2023.PAPER, setting, (0, 1, 2)), ("kernel_eigenvalues@6", "movement")
+    )
+    assert rare.step[0].tolist() == [0, 2, 4, 6, 8, 10, 12]
+    there = np.array([0, 3, 6])
+    between = np.array([1, 2, 4, 5])
+    np.testing.assert_allclose(
+        rare.probes["kernel_eigenvalues"][:, there],
+        often.probes["kernel_eigenvalues"][:, there],
+        rtol=1e-9,
+    )
+    assert bool(jnp.isnan(rare.probes["kernel_eigenvalues"][:, between]).all())
+    np.testing.assert_allclose(rare.risk, often.risk, rtol=1e-12)
+    np.testing.assert_allclose(rare.probes["movement_W_V"], often.probes["movement_W_V"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("names", [("movement@5",), ("movement@3", "pl_ratio@6"), ("movement@x",)])
+def test_strides_that_do_not_fit_are_refused(names):
+    setting = small(step_size=0.01, num_steps=12, every=1)
+    with pytest.raises(InputError):
+        simulate(experiment(wu2023.PAPER, setting, (0,)), names)
+
+
+def test_a_theorem_does_not_judge_by_a_probe_that_was_recorded_rarely():
+    setting = small(step_size=0.001, num_steps=12)
+    made = experiment(wu2023.PAPER, setting, (0,))
+    run = simulate(made, ("kernel_distance@6",))
+    with pytest.raises(InputError, match="kernel_distance"):
+        certify(made, theorem_of(wu2023.PAPER, "kernel_regime"), run)
 
 
 def test_progress_is_reported_up_to_the_end():
