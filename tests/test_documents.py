@@ -41,8 +41,9 @@ def readme_commands():
 
 def test_commands_in_the_readme_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     commands = list(readme_commands())
-    assert len(commands) == 8
+    assert len(commands) == 9
     for command in commands:
         assert main(shlex.split(command)[1:]) == 0, command
     out = capsys.readouterr().out
