@@ -10,7 +10,6 @@ and the rate of a large matrix product, measured in the same turns, which is the
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import subprocess
@@ -38,7 +37,6 @@ class Case(NamedTuple):
     flops: float = 0.0  # that a step cannot do without; 0: no limit is known
     precision: str = "float32"
     rounds: int = 7
-    needed: tuple[str, ...] = ()  # sides without which the question makes no sense
 
 
 class Question(NamedTuple):
@@ -279,13 +277,3 @@ def main(question: Question) -> None:
         found = referee(question, script, Path(folder), rounds=words.rounds)
     json.dump(found, sys.stdout, indent=1)
     sys.stdout.write("\n")
-
-
-def module(path: Path) -> Any:
-    """A script as a module, without running it."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made

@@ -77,6 +77,8 @@ def test_every_side_answers_what_shoal_answers(name, monkeypatch):
     small = {
         "num_samples": 6, "num_tokens": 3, "dim": 4, "width": 8, "num_heads": 4, "num_steps": 4,
     }  # fmt: skip
+    if name == "small_runs":
+        script.SEEDS, script.LONG = 2, script.SHORT
     if name == "probes":
         small["num_steps"] = 50  # once and again
     values = {k: small.get(k, v) for k, v in question.cases[0].values.items()}
@@ -84,10 +86,10 @@ def test_every_side_answers_what_shoal_answers(name, monkeypatch):
     for side, make in question.sides.items():
         if "torch" in side.lower() and importlib.util.find_spec("torch") is None:
             continue
-        if side == "torch.compile" or (name == "small_runs" and side == "shoal"):
-            continue  # a compiler, and minutes of work
-        answers[side] = make("float64", **values)()
-    assert answers
+        if side != "torch.compile":  # minutes of work for a C compiler
+            answers[side] = make("float64", **values)()
+    if len(answers) < 2:
+        pytest.skip("nothing to compare with: PyTorch is not installed")
     first = next(iter(answers.values()))
     for answer in answers.values():
         for key, value in first.items():

@@ -13,10 +13,11 @@ import polars as pl
 import pytest
 
 from shoal import workers
+from shoal.certificates import verdict
 from shoal.cli import main
 from shoal.errors import InputError
 from shoal.experiments import certify, default_step, prepare, simulate, theorem_of
-from shoal.papers import wu2023
+from shoal.papers import qin2025, wu2023
 from shoal.sweeps import batches, folder, frame, from_text
 from shoal.sweeps.expressions import evaluate
 from shoal.sweeps.grid import key_of
@@ -55,8 +56,8 @@ def test_axes_ranges_zips_and_derived_values_make_the_grid():
         num_samples = [2, 3]
         dim = [5, 7]
         [derived]
-        width = "num_samples ** 2 + half"
-        """.replace("+ half", "+ dim")
+        width = "num_samples ** 2 + dim"
+        """
     )
     assert sweep.num_runs == 2 * 3 * 2 * 3
     assert sweep.varied == ("init", "step_size", "num_samples", "dim", "width")
@@ -166,7 +167,7 @@ def test_runs_of_a_batch_are_those_of_train_and_certify():
         assert row["theorem_a_predicted_rate"] == pytest.approx(
             float(found.predicted_rate), rel=1e-9, nan_ok=True
         )
-        assert row["theorem_a"] in ("not applicable", "unresolved", "holds")
+        assert row["theorem_a"] == str(verdict(found))
     assert len({row["key"] for row in rows}) == 8
     assert rows[0]["key"] == key_of(sweep, rows[0]["number"])
 
@@ -200,12 +201,25 @@ def test_other_papers_sweep_too():
     assert [row["status"] for row in rows] == ["done"] * 4
     values = {k: rows[0][k] for k in ("num_samples", "num_tokens", "dim", "width", "key_dim")}
     alone = prepare(
-        __import__("shoal.papers.qin2025", fromlist=["PAPER"]).PAPER,
+        qin2025.PAPER,
         values | {"num_steps": 4, "residual": rows[0]["residual"]},
         seeds=[rows[0]["seed"]],
     )
     alone = alone._replace(setting=alone.setting._replace(step_size=default_step(alone)))
     np.testing.assert_allclose(rows[0]["curve_risk"], simulate(alone).risk[0], rtol=1e-10)
+
+
+def test_data_that_decide_their_own_sizes_do_so_in_sweeps_too():
+    text = (
+        'paper = "wu2023"\n[set]\nproblem = "digits"\nnum_samples = 5\nnum_steps = 4\n'
+        "patch = 4\ndim = 16\nwidth = 8\n"
+    )
+    (row,) = batches.do(text, 0)
+    values = {"problem": "digits", "num_samples": 5, "num_steps": 4, "patch": 4, "dim": 16}
+    alone = prepare(wu2023.PAPER, values | {"width": 8})
+    assert alone.setting.num_tokens == 4 != wu2023.Setting().num_tokens
+    alone = alone._replace(setting=alone.setting._replace(step_size=default_step(alone)))
+    np.testing.assert_allclose(row["curve_risk"], simulate(alone).risk[0], rtol=1e-10)
 
 
 # -------------------------------------------------------------------------------------- the folder

@@ -79,6 +79,15 @@ def band(label: str, x: np.ndarray, samples: np.ndarray, *, positive: bool = Fal
     return Curve(label, x[keep][shown], middle[shown], low[shown], np.maximum(top, middle[shown]))
 
 
+def thinned(count: int, most: int) -> np.ndarray:
+    """Positions of at most ``most`` of ``count`` points, the first and the last among them.
+
+    >>> thinned(5, 10).tolist(), thinned(1000, 4).tolist()
+    ([0, 1, 2, 3, 4], [0, 333, 666, 999])
+    """
+    return np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).astype(int))
+
+
 def rows(figure: Figure) -> list[dict]:
     """Every number of a figure, one row a point."""
     found = []

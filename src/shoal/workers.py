@@ -147,7 +147,10 @@ def main(*pinned: str) -> None:
     from shoal.session import begin
 
     begin()
+    from shoal.programs import make_room
+
     for line in sys.stdin:
+        make_room()  # a sweep may compile thousands of programs
         try:
             answer: dict[str, Any] = {"value": do(json.loads(line))}
         except Exception as error:  # told to the parent, which decides

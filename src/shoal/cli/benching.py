@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from rich.markup import escape
 import shoal
 from shoal import store
 from shoal.cli import show
-from shoal.cli.publishing import write_page
+from shoal.cli.publishing import machine, write_page
 from shoal.cli.work import print_json
 from shoal.errors import InputError, nearest
 from shoal.figures import Curve, Figure, Panel
@@ -77,7 +76,7 @@ def bench(
         "format": store.FORMAT,
         "kind": "bench",
         "made": time.strftime("%Y-%m-%d", time.gmtime()),
-        "machine": _machine(),
+        "machine": machine(),
         "versions": store.versions() | _torch_version(),
         "questions": found,
     }
@@ -105,11 +104,6 @@ def _run(script: Path, rounds: int | None) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def _machine() -> str:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} cores and {memory:.0f} GiB"
-
-
 def _torch_version() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
@@ -120,18 +114,6 @@ def _torch_version() -> dict[str, str]:
 
 
 # ---------------------------------------------------------------------------------- how it is told
-
-
-def duration(seconds: float) -> str:
-    """A time with three digits and a unit that fits.
-
-    >>> duration(0.0012345), duration(2.5), duration(4.2e-05)
-    ('1.23 ms', '2.5 s', '42 us')
-    """
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size or unit == "us":
-            return f"{seconds / size:.3g} {unit}"
-    raise AssertionError
 
 
 def case_rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -146,11 +128,11 @@ def case_rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
         found.append(
             (
                 row["side"],
-                duration(row["seconds"]),
-                f"{duration(row['low'])}-{duration(row['high'])}",
+                show.duration(row["seconds"]),
+                f"{show.duration(row['low'])}-{show.duration(row['high'])}",
                 f"{row['seconds'] / first:.2f}",
                 "" if over is None or math.isnan(over) else f"{over:.2f}",
-                duration(row["compile"]),
+                show.duration(row["compile"]),
                 f"{row['peak']:.0f}",
                 f"{100 * row['busy']:.0f}%",
                 f"{row['difference']:.0e}" + ("" if row["agrees"] else ": WRONG"),
@@ -234,7 +216,7 @@ def growth_rows(growth: dict[str, Any]) -> list[tuple[str, ...]]:
             curve["axis"].replace("num_", ""),
             _power(curve["seconds_exponent"]),
             _power(curve["peak_exponent"]),
-            duration(curve["seconds"][-1]),
+            show.duration(curve["seconds"][-1]),
             f"{curve['peak'][-1]:.0f}",
         )
         for curve in growth["curves"]

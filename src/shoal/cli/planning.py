@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+
+import numpy as np
 
 from shoal.cli import show
 from shoal.errors import InputError
@@ -56,13 +57,13 @@ def plan(
     found = planner.carry_out(wanted, _ask)
     drawn = planner.figure(found)
     folder = Path(f"plan-{key}") if out is None else out
-    store.write_json(folder / "plan.json", _plain(found))
+    store.write_json(folder / "plan.json", store.plain(found))
     store.write_rows(folder / "plan.parquet", figures.rows(drawn))
     drawing.save(drawn, folder)
     parts = [page.figure_section(drawn)._replace(tables=(_table(found),))]
     write_page(folder / "index.html", drawn.title, paper.title, parts, [paper])
     if as_json:
-        print_json(_plain(found))
+        print_json(store.plain(found))
         return
     terminal = show.console()
     _, head, rows = _table(found)
@@ -93,9 +94,7 @@ def _lines(found: planner.Found) -> list[str]:
     return lines
 
 
-def _middle(widths: Any) -> str:
-    import numpy as np
-
+def _middle(widths: np.ndarray) -> str:
     there = widths[np.isfinite(widths)]
     if len(there) < len(widths) / 2:
         return f"none up to the last tried ({len(there)} of {len(widths)} seeds)"
@@ -113,7 +112,3 @@ def _table(found: planner.Found) -> tuple[str, tuple[str, ...], tuple[tuple[str,
             row += (_middle(found.certified.widths[i]),)
         rows.append(row)
     return "smallest width, median over seeds", head, tuple(rows)
-
-
-def _plain(found: planner.Found) -> dict[str, Any]:
-    return store.plain(found)

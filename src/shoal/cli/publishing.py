@@ -145,14 +145,16 @@ def _ledger_file(kept: list[dict[str, Any]], *, full: bool) -> dict[str, Any]:
         "size": "full" if full else "quick",
         "command": command(),
         "made": time.strftime("%Y-%m-%d", time.gmtime()),
-        "machine": f"{os.cpu_count()} cores and {_memory():.0f} GiB",
+        "machine": machine(),
         "versions": store.versions(),
         "claims": kept,
     }
 
 
-def _memory() -> float:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+def machine() -> str:
+    """What ran this, without its name."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores and {memory:.0f} GiB"
 
 
 def _markdown(about: dict[str, Any]) -> str:

@@ -62,6 +62,18 @@ def number(value: float) -> str:
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
 
 
+def duration(seconds: float) -> str:
+    """A time with three digits and a unit that fits.
+
+    >>> duration(0.0012345), duration(2.5), duration(4.2e-05)
+    ('1.23 ms', '2.5 s', '42 us')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size or unit == "us":
+            return f"{seconds / size:.3g} {unit}"
+    raise AssertionError
+
+
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """Progress on standard error: a bar in a terminal, else a line every few seconds."""

@@ -11,7 +11,6 @@ from typing import Any
 from rich.markup import escape
 
 from shoal.cli import show
-from shoal.cli.benching import duration
 from shoal.errors import InputError, nearest
 from shoal.files import write_aside
 from shoal.session import begin
@@ -49,7 +48,7 @@ def _dry_run(wanted: grid.Sweep, out: Path, *, as_json: bool) -> None:
     terminal.print(
         f"{found.runs} runs of {wanted.paper.key}: {len(wanted.settings)} settings ({varied}) with "
         f"{len(wanted.seeds)} seeds.\n{found.batches} batches of {found.programs} programs, about "
-        f"{found.flops:.2g} flops: roughly {duration(found.seconds)} on {cores()} cores and "
+        f"{found.flops:.2g} flops: roughly {show.duration(found.seconds)} on {cores()} cores and "
         f"{found.memory:.1f} GiB in all.",
         markup=False,
     )
@@ -135,7 +134,7 @@ def _tell(
     terminal.print(_summary(table, list(wanted.varied), list(wanted.theorems)))
     terminal.print(f"{len(table)} of {wanted.num_runs} runs: {said}.", markup=False)
     if done:
-        show.note(f"{done} runs in {duration(seconds)}, {rate:.3g} a second.")
+        show.note(f"{done} runs in {show.duration(seconds)}, {rate:.3g} a second.")
     show.note(f"wrote {out}; look with shoal ls, show, query and export.")
 
 

@@ -1,9 +1,21 @@
 """What a paper brings to the laboratory, and how one setting of it is run and certified.
 
 This is the outside of the library: `nouns` are plain values, `preparing` turns words into a problem
-and weights, `running` compiles, trains and certifies.
+and weights, `running` compiles and trains, `certifying` confronts runs with theorems, `together`
+runs many settings of one shape.
 """
 
+from shoal.experiments.certifying import (
+    allowed_step,
+    allowed_steps,
+    certify,
+    default_step,
+    endings,
+    has_kernel,
+    kernel_predictions,
+    require_covered,
+    require_method,
+)
 from shoal.experiments.nouns import (
     ANY_METHOD,
     Case,
@@ -30,17 +42,8 @@ from shoal.experiments.running import (
     ITERATES,
     METHODS,
     STOCHASTIC,
-    allowed_step,
-    allowed_steps,
-    certify,
-    default_step,
-    endings,
-    has_kernel,
-    kernel_predictions,
     numbers_of,
     probe_names,
-    require_covered,
-    require_method,
     simulate,
     snapshots,
     stride_of,

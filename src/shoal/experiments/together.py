@@ -11,6 +11,7 @@ import numpy as np
 from shoal import trees
 from shoal._typing import Any, Params
 from shoal.certificates import Certificate
+from shoal.experiments.certifying import usual_step
 from shoal.experiments.nouns import Paper, Theorem, trained
 from shoal.experiments.preparing import activations, initial_params
 from shoal.experiments.running import (
@@ -20,7 +21,6 @@ from shoal.experiments.running import (
     numbers_of,
     over_seeds,
     program_of,
-    usual_step,
 )
 from shoal.models import training_risk
 from shoal.problems import Problem
@@ -68,12 +68,16 @@ def common(
     return Program(paper, shape, setting.step_size is None, precision, probes, theorems)
 
 
-def at_once(program: Program) -> int:
-    """How many runs of a program go into one call."""
+def held(program: Program) -> float:
+    """Numbers that one run of a program holds, roughly."""
     spec = program.paper.model(program.setting).spec
     weights = sum(leaf.size for leaf in jax.tree.leaves(spec))
-    held = activations(program.paper, program.setting, weights) + 4.0 * weights
-    return max(1, min(MOST, int(HELD / held)))
+    return activations(program.paper, program.setting, weights) + 4.0 * weights
+
+
+def at_once(program: Program) -> int:
+    """How many runs of a program go into one call."""
+    return max(1, min(MOST, int(HELD / held(program))))
 
 
 def run_together(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.figures import Curve, Figure, Image, Panel
+from shoal.figures import Curve, Figure, Image, Panel, thinned
 from shoal.store import plain, versions
 
 
@@ -46,15 +46,6 @@ def _curve(curve: Curve) -> dict[str, Any]:
         "label": curve.label,
         **{k: plain(np.asarray(getattr(curve, k))[keep]) for k in ("x", "y", "low", "high")},
     }
-
-
-def thinned(count: int, most: int) -> np.ndarray:
-    """Positions of at most ``most`` of ``count`` points, the first and the last among them.
-
-    >>> thinned(5, 10).tolist(), thinned(1000, 4).tolist()
-    ([0, 1, 2, 3, 4], [0, 333, 666, 999])
-    """
-    return np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).astype(int))
 
 
 def figure_section(figure: Figure) -> Section:

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from shoal.experiments import Experiment, Paper, has_kernel, kernel_predictions
-from shoal.figures import Image, Panel, band, panel_from_json
-from shoal.report.page import Section, thinned
+from shoal.figures import Image, Panel, band, panel_from_json, thinned
+from shoal.report.page import Section
 from shoal.training import Trajectory
 
 

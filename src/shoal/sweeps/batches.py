@@ -9,8 +9,8 @@ import numpy as np
 
 from shoal.certificates import readings, verdict
 from shoal.errors import InputError
-from shoal.experiments.preparing import activations
-from shoal.experiments.together import Outcome, Program, at_once, common, run_together
+from shoal.experiments.together import Outcome, Program, at_once, common, held, run_together
+from shoal.figures import thinned
 from shoal.models import training_risk
 from shoal.problems import Problem
 from shoal.sweeps.grid import Sweep, from_text, key_of
@@ -99,7 +99,7 @@ def row_of(sweep: Sweep, number: int, outcome: Outcome | str) -> dict[str, Any]:
         row[f"{key}_conclusions_margin"] = min((c.margin for c in conclusions), default=None)
         row[f"{key}_predicted_rate"] = float(certificate.predicted_rate)
         row[f"{key}_measured_rate"] = float(certificate.measured_rate)
-    keep = np.unique(np.linspace(0, len(risk) - 1, min(len(risk), CURVE)).astype(int))
+    keep = thinned(len(risk), CURVE)
     row["curve_step"] = [int(s) for s in np.asarray(outcome.step)[keep]]
     row["curve_risk"] = [float(r) for r in risk[keep]]
     return row
@@ -132,10 +132,7 @@ def estimate(sweep: Sweep, cores: int) -> Estimate:
         program = batch.program
         if program not in flops_of:
             flops_of[program] = _flops(program)
-        spec = program.paper.model(program.setting).spec
-        weights = sum(leaf.size for leaf in jax.tree.leaves(spec))
-        held = activations(program.paper, program.setting, weights) + 4.0 * weights
-        largest = max(largest, 8.0 * held * batch.size)
+        largest = max(largest, 8.0 * held(program) * batch.size)
         total += len(batch.runs) * program.setting.num_steps * flops_of[program]
     busy = min(cores, len(divided))
     seconds = (total / RATE + COMPILING * len(flops_of)) / busy

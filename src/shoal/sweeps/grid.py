@@ -15,6 +15,7 @@ from shoal.errors import InputError, nearest
 from shoal.experiments import (
     ITERATES,
     Paper,
+    prepare,
     probe_names,
     refuse_giants,
     require_covered,
@@ -289,6 +290,8 @@ def _order(derived: dict[str, Any]) -> list[str]:
 def _complete(paper: Paper, values: dict[str, Value]) -> Any:
     try:
         setting = paper.complete(settings.with_values(paper.setting, values, owner=paper.key))
+        if setting.problem != paper.setting.problem:  # such data may decide sizes themselves
+            setting = prepare(paper, values).setting
         require_whole_records(setting)
         refuse_giants(paper, setting, 1)
     except InputError as error:

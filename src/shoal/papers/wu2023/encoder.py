@@ -168,9 +168,8 @@ def tangent_kernels(X: Float[Array, "N n d"], scales: Scales, tile: int = TILE) 
         def add(total: tuple, units: tuple[Array, Array]) -> tuple[tuple, None]:
             W, w = units
             H = (u @ W.T).reshape(N, n, width)
-            Z = jnp.where(
-                H > 0, w[None, None], 0
-            )  # a tile is filled with units of weight 0: they add nothing
+            # the last tile is filled with units of weight 0, which add nothing
+            Z = jnp.where(H > 0, w[None, None], 0)
             F = jnp.sum(jnp.maximum(H, 0), axis=1)
             flat = Z.reshape(N * n, width)
             if by_pairs:
