@@ -9,7 +9,7 @@ ROOT = Path(shoal.__file__).parent
 LAYERS = (
     {"errors"},
     {"_typing", "trees", "linalg", "fits", "figures", "programs"},
-    {"problems", "attention", "losses", "files", "settings", "reviews", "pathfinder"},
+    {"problems", "attention", "losses", "files", "settings", "reviews", "pathfinder", "native"},
     {"models", "inits", "projections", "keeping", "session"},
     {"methods", "training", "diagnostics"},
     {"certificates", "claims", "rules"},

@@ -39,7 +39,7 @@ def code_version(paper: str | None = None) -> str:
     """
     root = Path(shoal.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted([*root.rglob("*.py"), *root.rglob("*.c")]):
         parts = path.relative_to(root).parts
         other = paper is not None and parts[0] == "papers" and len(parts) > 2 and parts[1] != paper
         if parts[0] not in EDGES and not other:

@@ -18,11 +18,12 @@ from shoal._typing import Array, Callable, Float, Params
 from shoal.attention import softmax, softmax_pullback
 from shoal.diagnostics.kernels import Kernels
 from shoal.models import Model, with_gradient
+from shoal.papers.wu2023.hidden_units import hidden_rows, hidden_units
 from shoal.trees import in_pieces
 
 HELD = 2**24
-"""Hidden units (samples x tokens x width) that a step holds at a time, and twice: before and after
-ReLU."""
+"""Numbers in the largest array of hidden units (samples x tokens x width) that a step holds; the
+formula holds two such, the C code at most one."""
 TILE = 2**20
 """Numbers in the largest array that a tangent kernel holds of a tile of the width; three are."""
 
@@ -89,50 +90,28 @@ def fused_squares(
     needed. With $\lambda=\tau_1\kappa$ and errors $e_n$:
 
     $$ g_i = \lambda\sum_k m_{ik}w_kW_{V,k},\quad f_n=\sum_ig_i\cdot u_i,\quad
-       P_k = 2\lambda\sum_{n,i}m_{ik}e_nu_i, $$
+       P_k = \sum_{n,i}m_{ik}e_nu_i, $$
 
-    the gradient is $2e_ng_i$ in $u_i$, $w_kP_k$ in $W_{V,k}$ and $P_k\cdot W_{V,k}$ in $w_k$. That
-    in the scores passes through a dim x dim matrix, like the scores themselves. Automatic
-    differentiation would hold and read three arrays of the hidden units' size where this holds
-    one. The mask lies width first, so that both products with it run along its rows.
+    the gradient is $2e_ng_i$ in $u_i$, $2\lambda w_kP_k$ in $W_{V,k}$ and
+    $2\lambda P_k\cdot W_{V,k}$ in $w_k$. That in the scores passes through a dim x dim matrix, like
+    the scores themselves. Automatic differentiation would hold and read three arrays of the hidden
+    units' size; the formula of ``hidden_units`` holds one, its kernel a piece of one that stays in
+    the cache.
     """
 
     def both(params: Weights, X: Array, y: Array) -> tuple[Array, Weights]:
-        N, n, d = X.shape
-        m = len(params.w_O)
+        d = X.shape[2]
         size = scales.output * scales.pool
-        weighted = size * params.w_O[:, None] * params.W_V
         B = jax.vmap(attention, in_axes=(None, 0, None))(params, X, scales)
-        U = B @ X
-
-        def hidden(U: Float[Array, "b n d"], y: Float[Array, " b"]) -> tuple[Array, ...]:
-            u = U.reshape(-1, d)
-            mask = (params.W_V @ u.T > 0).astype(X.dtype)
-            # the barrier keeps the compiler from turning this into the slower mask.T @ weighted
-            g = jax.lax.optimization_barrier(weighted.T @ mask).T
-            e = jnp.sum((g * u).reshape(len(y), n * d), axis=1) - y
-            P = mask @ (2 * size * e[:, None, None] * U).reshape(-1, d)
-            return P, e, 2 * e[:, None, None] * g.reshape(U.shape)
-
-        at_once = max(1, min(N, held // (n * m)))
-        if at_once == N:
-            P, e, dU = hidden(U, y)
-        else:  # a sample of zeros has no error, so what fills the last piece adds nothing
-
-            def add(total: Array, piece: tuple[Array, Array]) -> tuple[Array, tuple]:
-                P, *rest = hidden(*piece)
-                return total + P, tuple(rest)
-
-            pieces = in_pieces(U, at_once), in_pieces(y, at_once)
-            P, (e, dU) = jax.lax.scan(add, jnp.zeros((m, d), X.dtype), pieces)
-            e, dU = e.reshape(-1)[:N], dU.reshape(-1, n, d)[:N]
+        weighted = size * params.w_O[:, None] * params.W_V
+        P, e, dU = hidden_units(B @ X, params.W_V, weighted, y, held)
         back = softmax_pullback(B, dU @ X.transpose(0, 2, 1)) @ X
         R = scales.score * (X.reshape(-1, d).T @ back.reshape(-1, d))
         gradient = Weights(
             W_Q=params.W_K @ R.T,
             W_K=params.W_Q @ R,
-            W_V=params.w_O[:, None] * P,
-            w_O=jnp.sum(P * params.W_V, axis=1),
+            W_V=2 * size * params.w_O[:, None] * P,
+            w_O=2 * size * jnp.sum(P * params.W_V, axis=1),
         )
         return jnp.sum(e**2), gradient
 
@@ -166,18 +145,17 @@ def tangent_kernels(X: Float[Array, "N n d"], scales: Scales, tile: int = TILE) 
         width = max(1, min(len(params.w_O), tile // (N * max(n, 0 if by_pairs else d))))
 
         def add(total: tuple, units: tuple[Array, Array]) -> tuple[tuple, None]:
-            W, w = units
-            H = (u @ W.T).reshape(N, n, width)
-            # the last tile is filled with units of weight 0, which add nothing
-            Z = jnp.where(H > 0, w[None, None], 0)
-            F = jnp.sum(jnp.maximum(H, 0), axis=1)
-            flat = Z.reshape(N * n, width)
+            W, w = units  # the last tile is filled with units of weight 0, which add nothing
             if by_pairs:
-                values = flat @ flat.T
+                H = u @ W.T
+                Z = jnp.where(H > 0, w, 0)
+                F = jnp.sum(jnp.maximum(H, 0).reshape(N, n, width), axis=1)
+                g, values = Z @ W, Z @ Z.T
             else:
-                J = (U.transpose(0, 2, 1) @ Z).reshape(N, d * width)
-                values = J @ J.T
-            return jax.tree.map(jnp.add, total, (flat @ W, values, F @ F.T)), None
+                J, F, g = hidden_rows(U, W, w, 2 * tile)
+                rows = J.reshape(N, width * d)
+                g, values = g.reshape(N * n, d), rows @ rows.T
+            return jax.tree.map(jnp.add, total, (g, values, F @ F.T)), None
 
         square = jnp.zeros((N, N), X.dtype)
         zero = jnp.zeros_like(u), jnp.zeros((N * n, N * n), X.dtype) if by_pairs else square, square

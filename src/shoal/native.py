@@ -1,0 +1,108 @@
+"""Small kernels in C, compiled on this machine when first used.
+
+A kernel is a C file beside the formula that it hastens. It needs a C compiler (``cc``, or what
+``CC`` names); without one, or with ``SHOAL_NATIVE=0``, XLA computes the formula itself: slower,
+the same but for rounding. What was compiled is kept in the cache folder under a digest of the
+source, the compiler's words, the version and the processor, since many machines may share a home.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+from importlib.metadata import version
+from pathlib import Path
+
+import jax
+
+from shoal.files import cache_folder, write_aside
+
+WORDS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=gnu11", "-shared", "-fPIC")
+REAL = {"float32": "float", "float64": "double"}
+_compiling = threading.Lock()
+
+
+def kernel(source: Path, handler: str, precision: str) -> tuple[str, ctypes.CDLL] | None:
+    """A handler of a C file for one precision: the name that XLA knows it by, and its library.
+
+    None if it cannot be had here.
+    """
+    if os.environ.get("SHOAL_NATIVE") == "0" or jax.default_backend() != "cpu":
+        return None
+    with _compiling:
+        return _kernel(source, handler, precision)
+
+
+@functools.cache
+def _kernel(source: Path, handler: str, precision: str) -> tuple[str, ctypes.CDLL] | None:
+    command = _compiler()
+    if precision not in REAL or command is None:
+        return None
+    words = [*command, *WORDS, f"-DREAL={REAL[precision]}"]
+    about = [source.read_text(), *words, version("jaxlib"), _processor()]
+    digest = hashlib.sha256("\0".join(about).encode()).hexdigest()[:24]
+    path = cache_folder() / "native" / f"{source.stem}-{digest}.so"
+    library = _loaded(path)
+    if library is None:  # not there, or damaged
+        try:
+            _compile([*words, f"-I{jax.ffi.include_dir()}", str(source)], path)
+        except (OSError, subprocess.SubprocessError):
+            return None  # slower, not wrong
+        library = _loaded(path)
+    if library is None:
+        return None
+    if not hasattr(library, handler):
+        return None
+    name = f"shoal_{handler}_{digest}"
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, handler)), platform="cpu")
+    return name, library
+
+
+def _compiler() -> list[str] | None:
+    try:
+        command = shlex.split(os.environ.get("CC", "cc"))
+    except ValueError:
+        return None
+    return command if command and shutil.which(command[0]) else None
+
+
+def _loaded(path: Path) -> ctypes.CDLL | None:
+    """A library whose bytes are those that were written; a damaged one could kill the process."""
+    try:
+        if _digest(path) == path.with_suffix(".sha256").read_text():
+            return ctypes.CDLL(str(path))
+    except OSError:
+        pass
+    return None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _compile(words: list[str], path: Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "made.so"
+        subprocess.run([*words, "-o", str(made)], check=True, capture_output=True, timeout=120)
+        write_aside(path, made.read_bytes())
+        write_aside(path.with_suffix(".sha256"), _digest(made).encode())
+
+
+def _processor() -> str:
+    """What ``-march=native`` means here."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine() + platform.processor()
+    wanted = ("model name", "flags", "Features", "CPU part")
+    known = [line for line in lines if line.startswith(wanted)]
+    steady = [
+        line for line in lines if "mhz" not in line.lower() and "bogomips" not in line.lower()
+    ]
+    return "\n".join([platform.machine(), *dict.fromkeys(known or steady)])

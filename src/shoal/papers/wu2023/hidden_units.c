@@ -1,0 +1,438 @@
+/* The hidden units of wu2023 in one pass over the samples: of a step of training, and of a tangent
+ * kernel. The formulas are in hidden_units.py; tests compare the two.
+ *
+ * With masks m_ik = [W_k . u_i > 0] and g_i = sum of m_ik A_k over units:
+ *
+ *   hidden_units  in:  U (N, n, d), W (m, d), A (m, d), y (N)
+ *                 out: P (m, d), P_k = sum of m_ik e_n u_i;  e (N), e_n = sum of g_i . u_i - y_n;
+ *                      D (N, n, d) = 2 e_n g_i;  room to work in
+ *   hidden_rows   in:  U, W, A, w (m)
+ *                 out: J (N, m, d), J_nk = w_k S_nk with S_nk = sum of m_ik u_i;
+ *                      F (N, m), F_nk = W_k . S_nk;
+ *                      D (N, n, d) = g_i;  room to work in
+ *
+ * Leading axes that all of them share are a batch. Compiled with REAL = float or double.
+ *
+ * Why by hand: XLA writes the N n x m array of hidden units to memory, reads it, writes the mask
+ * and reads that twice, each time by a product with one short side that it does not do well. Here
+ * a block of samples passes through all three products while its mask stays in the cache of one
+ * core. In the first two products a vector holds tokens, in the third the entries of u.
+ *
+ * Shares of the samples are taken by whichever threads of XLA's pool are free; the caller takes
+ * them too, so it never waits for work that has not begun. How the work is divided depends on
+ * shapes alone, and sums are made in a fixed order: the result does not depend on threads. */
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "xla/ffi/api/c_api.h"
+
+#if defined(__AVX512F__)
+#define BYTES 64
+#elif defined(__AVX__)
+#define BYTES 32
+#else
+#define BYTES 16
+#endif
+#define LANES ((int64_t)(BYTES / sizeof(REAL)))
+#define TOKENS (2 * LANES) /* two vectors; the last of a block may be one */
+#define UNITS 6            /* whose sums are held in registers, times two vectors */
+#define DIMS 5
+#define CACHE (5 << 18)  /* bytes that a block may take */
+#define PER_SHARE 3e7    /* operations, roughly */
+#define MOST_SHARES 8
+
+typedef REAL vec __attribute__((vector_size(BYTES), aligned(sizeof(REAL))));
+typedef __typeof__((vec){} > (vec){}) bits;
+#define INLINE static inline __attribute__((always_inline))
+
+static int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
+static int64_t up(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
+
+/* One problem of the batch, and how it is divided. */
+typedef struct {
+    int64_t N, n, d, m;
+    int64_t shares, samples, rows; /* samples of a block, and tokens in it, filled up */
+    int64_t short_units, short_dims, long_dims; /* m and d, filled up */
+    const REAL *U, *y, *plain; /* y: or w; plain: W as it was given */
+    REAL *W, *A;               /* rearranged */
+    REAL *P, *e, *D;           /* or J, F and g */
+    REAL *sums, *blocks;       /* of every share: its part of P, and room for a block */
+} Problem;
+
+typedef void Share(const Problem *p, int64_t share);
+
+typedef struct {
+    const Problem *problems;
+    Share *share;
+    int64_t count; /* shares of all problems */
+    atomic_long next, done, users;
+} Work;
+
+/* mask = [W u > 0] for `many` vectors of tokens and UNITS units. */
+INLINE void make_mask(const REAL *w, int64_t d, const REAL *u, int64_t rows, REAL *mask, int many)
+{
+    const vec one = (vec){} + 1;
+    vec h[UNITS][2] = {};
+    for (int64_t j = 0; j < d; j++, w += UNITS) {
+        const vec *x = (const vec *)(u + j * rows);
+        for (int a = 0; a < UNITS; a++)
+            for (int b = 0; b < many; b++) h[a][b] += w[a] * x[b];
+    }
+    for (int a = 0; a < UNITS; a++)
+        for (int b = 0; b < many; b++)
+            ((vec *)mask)[a * many + b] = (vec)((h[a][b] > 0) & (bits)one);
+}
+
+/* DIMS entries of g_i = sum over units of mask times A, for `many` vectors of tokens. */
+INLINE void apply_mask(const REAL *a, int64_t units, const REAL *mask, REAL *g, int64_t rows,
+                       int many)
+{
+    vec s[DIMS][2] = {};
+    for (int64_t k = 0; k < units; k++, a += DIMS) {
+        const vec *x = (const vec *)mask + k * many;
+        for (int j = 0; j < DIMS; j++)
+            for (int b = 0; b < many; b++) s[j][b] += a[j] * x[b];
+    }
+    for (int j = 0; j < DIMS; j++)
+        for (int b = 0; b < many; b++) ((vec *)(g + j * rows))[b] = s[j][b];
+}
+
+/* A block of samples, and what is known of it. */
+typedef struct {
+    int64_t tokens, rows;
+    REAL *mask; /* for every TOKENS tokens: units x TOKENS */
+    REAL *u;    /* d x rows */
+    REAL *g;    /* short_dims x rows */
+    REAL *v;    /* rows x long_dims: e_n u_i, or u_i */
+    REAL *rest; /* rows, and UNITS x long_dims */
+} Block;
+
+/* P_k += sum over tokens of mask times v, for UNITS units and `many` vectors of entries from j. */
+INLINE void add_products(const Problem *p, const Block *b, int64_t token, int64_t last, int64_t k,
+                         int64_t j, REAL *P, int many)
+{
+    vec s[UNITS][2];
+    for (int a = 0; a < UNITS; a++)
+        for (int c = 0; c < many; c++) s[a][c] = ((vec *)(P + a * p->long_dims + j))[c];
+    while (token < last) {
+        const int64_t from = token / TOKENS * TOKENS; /* tokens whose masks lie together */
+        const int64_t width = b->rows - from < TOKENS ? LANES : TOKENS;
+        const int64_t stop = least(last, from + width);
+        const REAL *mask = b->mask + from * p->short_units + k * width - from;
+        for (; token < stop; token++) {
+            const vec *v = (const vec *)(b->v + token * p->long_dims + j);
+            for (int a = 0; a < UNITS; a++)
+                for (int c = 0; c < many; c++) s[a][c] += mask[a * width + token] * v[c];
+        }
+    }
+    for (int a = 0; a < UNITS; a++)
+        for (int c = 0; c < many; c++) ((vec *)(P + a * p->long_dims + j))[c] = s[a][c];
+}
+
+static Block begun(const Problem *p, const REAL *U, int64_t samples, REAL *room)
+{
+    const int64_t d = p->d, tokens = samples * p->n, rows = up(tokens, LANES);
+    const int64_t units = p->short_units, pairs = rows / TOKENS * TOKENS;
+    REAL *mask = room, *u = mask + rows * units, *g = u + rows * d;
+    for (int64_t j = 0; j < d; j++) {
+        for (int64_t i = 0; i < tokens; i++) u[j * rows + i] = U[i * d + j];
+        for (int64_t i = tokens; i < rows; i++) u[j * rows + i] = 0;
+    }
+    for (int64_t k = 0; k < units; k += UNITS) {
+        for (int64_t i = 0; i < pairs; i += TOKENS)
+            make_mask(p->W + k * d, d, u + i, rows, mask + i * units + k * TOKENS, 2);
+        if (pairs < rows)
+            make_mask(p->W + k * d, d, u + pairs, rows, mask + pairs * units + k * LANES, 1);
+    }
+    for (int64_t j = 0; j < p->short_dims; j += DIMS) {
+        const REAL *a = p->A + j * units;
+        for (int64_t i = 0; i < pairs; i += TOKENS)
+            apply_mask(a, units, mask + i * units, g + j * rows + i, rows, 2);
+        if (pairs < rows) apply_mask(a, units, mask + pairs * units, g + j * rows + pairs, rows, 1);
+    }
+    REAL *v = g + rows * p->short_dims;
+    memset(v, 0, sizeof(REAL) * rows * p->long_dims);
+    return (Block){tokens, rows, mask, u, g, v, v + rows * p->long_dims};
+}
+
+static int64_t per_token(const Problem *p)
+{
+    return p->short_units + p->d + p->short_dims + p->long_dims + 1;
+}
+
+static int64_t block_room(const Problem *p) { return p->rows * per_token(p) + UNITS * p->long_dims; }
+
+/* Sums of mask times v over some tokens, for UNITS units, added to P (UNITS x long_dims). */
+static void add_units(const Problem *p, const Block *b, int64_t token, int64_t last, int64_t k,
+                      REAL *P)
+{
+    int64_t j = 0;
+    for (; j + 2 * LANES <= p->long_dims; j += 2 * LANES)
+        add_products(p, b, token, last, k, j, P, 2);
+    if (j < p->long_dims) add_products(p, b, token, last, k, j, P, 1);
+}
+
+static void step_block(const Problem *p, int64_t first, int64_t samples, REAL *P, REAL *room)
+{
+    const int64_t n = p->n, d = p->d;
+    const REAL *U = p->U + first * n * d;
+    const Block b = begun(p, U, samples, room);
+    REAL *D = p->D + first * n * d, *f = b.rest;
+    for (int64_t i = 0; i < b.rows; i++) f[i] = 0;
+    for (int64_t j = 0; j < d; j++)
+        for (int64_t i = 0; i < b.rows; i++) f[i] += b.g[j * b.rows + i] * b.u[j * b.rows + i];
+    for (int64_t s = 0; s < samples; s++) {
+        REAL e = -p->y[first + s];
+        for (int64_t i = s * n; i < (s + 1) * n; i++) e += f[i];
+        p->e[first + s] = e;
+        for (int64_t i = s * n; i < (s + 1) * n; i++) {
+            for (int64_t j = 0; j < d; j++) b.v[i * p->long_dims + j] = e * U[i * d + j];
+            for (int64_t j = 0; j < d; j++) D[i * d + j] = 2 * e * b.g[j * b.rows + i];
+        }
+    }
+    for (int64_t k = 0; k < p->short_units; k += UNITS)
+        add_units(p, &b, 0, b.tokens, k, P + k * p->long_dims);
+}
+
+static void rows_block(const Problem *p, int64_t first, int64_t samples, REAL *room)
+{
+    const int64_t n = p->n, d = p->d, m = p->m;
+    const REAL *U = p->U + first * n * d;
+    const Block b = begun(p, U, samples, room);
+    REAL *D = p->D + first * n * d, *sums = b.rest + b.rows;
+    for (int64_t i = 0; i < b.tokens; i++) {
+        for (int64_t j = 0; j < d; j++) b.v[i * p->long_dims + j] = U[i * d + j];
+        for (int64_t j = 0; j < d; j++) D[i * d + j] = b.g[j * b.rows + i];
+    }
+    for (int64_t s = 0; s < samples; s++) {
+        REAL *J = p->P + (first + s) * m * d, *F = p->e + (first + s) * m;
+        for (int64_t k = 0; k < m; k++, J += d) {
+            const int64_t a = k % UNITS;
+            if (a == 0) {
+                memset(sums, 0, sizeof(REAL) * UNITS * p->long_dims);
+                add_units(p, &b, s * n, (s + 1) * n, k, sums);
+            }
+            const REAL *S = sums + a * p->long_dims, *w = p->plain + k * d;
+            REAL f[4] = {}; /* four sums, since each addition waits for the last */
+            for (int64_t j = 0; j < d; j++) J[j] = p->y[k] * S[j];
+            int64_t j = 0;
+            for (; j + 4 <= d; j += 4)
+                for (int c = 0; c < 4; c++) f[c] += w[j + c] * S[j + c];
+            for (; j < d; j++) f[0] += w[j] * S[j];
+            F[k] = (f[0] + f[1]) + (f[2] + f[3]);
+        }
+    }
+}
+
+/* Samples are dealt out in runs of nearly equal length. */
+static void step_share(const Problem *p, int64_t share)
+{
+    const int64_t last = p->N * (share + 1) / p->shares;
+    REAL *P = p->sums + share * p->short_units * p->long_dims;
+    REAL *room = p->blocks + share * block_room(p);
+    memset(P, 0, sizeof(REAL) * p->short_units * p->long_dims);
+    for (int64_t from = p->N * share / p->shares; from < last; from += p->samples)
+        step_block(p, from, least(p->samples, last - from), P, room);
+}
+
+static void rows_share(const Problem *p, int64_t share)
+{
+    const int64_t last = p->N * (share + 1) / p->shares;
+    REAL *room = p->blocks + share * block_room(p);
+    for (int64_t from = p->N * share / p->shares; from < last; from += p->samples)
+        rows_block(p, from, least(p->samples, last - from), room);
+}
+
+static void take_shares(Work *work)
+{
+    int64_t number;
+    while ((number = atomic_fetch_add(&work->next, 1)) < work->count) {
+        const Problem *p = work->problems + number / work->problems->shares;
+        work->share(p, number % p->shares);
+        atomic_fetch_add(&work->done, 1);
+    }
+}
+
+static void leave(Work *work)
+{
+    if (atomic_fetch_sub(&work->users, 1) == 1) free(work);
+}
+
+static void help(void *data)
+{
+    take_shares(data);
+    leave(data);
+}
+
+/* ------------------------------------------------------------------------ division of the work */
+
+static Problem divided(int64_t N, int64_t n, int64_t d, int64_t m)
+{
+    Problem p = {.N = N, .n = n, .d = d, .m = m};
+    p.short_units = up(m, UNITS);
+    p.short_dims = up(d, DIMS);
+    p.long_dims = up(d, LANES);
+    p.shares = 1;
+    while (p.shares < MOST_SHARES && 2 * p.shares <= N && p.shares * PER_SHARE < 6.0 * N * n * d * m)
+        p.shares *= 2;
+    const int64_t most = up(N, p.shares) / p.shares; /* samples of a share */
+    int64_t fewest = INT64_MAX; /* tokens, filled up, if blocks have so many samples */
+    for (int64_t samples = 1; samples <= most; samples++) {
+        const int64_t rows = up(samples * n, LANES);
+        if (samples > 1 && rows * per_token(&p) * (int64_t)sizeof(REAL) > CACHE) break;
+        const int64_t all = most / samples * rows + up(most % samples * n, LANES);
+        if (all <= fewest) fewest = all, p.samples = samples, p.rows = rows;
+    }
+    return p;
+}
+
+/* W as d rows of UNITS numbers for every UNITS units; A as rows of DIMS for every DIMS entries. */
+static void rearrange(const Problem *p, const REAL *W, const REAL *A)
+{
+    const int64_t m = p->m, d = p->d;
+    memset(p->W, 0, sizeof(REAL) * p->short_units * d);
+    memset(p->A, 0, sizeof(REAL) * p->short_units * p->short_dims);
+    for (int64_t k = 0; k < m; k += UNITS)
+        for (int64_t a = 0; a < least(UNITS, m - k); a++)
+            for (int64_t j = 0; j < d; j++) p->W[k * d + j * UNITS + a] = W[(k + a) * d + j];
+    for (int64_t j = 0; j < d; j += DIMS)
+        for (int64_t k = 0; k < m; k++)
+            memcpy(p->A + j * p->short_units + k * DIMS, A + k * d + j,
+                   sizeof(REAL) * least(DIMS, d - j));
+}
+
+static void add_up(const Problem *p)
+{
+    const int64_t size = p->short_units * p->long_dims;
+    for (int64_t k = 0; k < p->m; k++) {
+        REAL *sum = p->sums + k * p->long_dims;
+        for (int64_t s = 1; s < p->shares; s++)
+            for (int64_t j = 0; j < p->long_dims; j += LANES)
+                *(vec *)(sum + j) += *(vec *)(sum + s * size + j);
+        memcpy(p->P + k * p->d, sum, sizeof(REAL) * p->d);
+    }
+}
+
+/* Numbers that one problem needs to work in; of rows there is nothing to add up. */
+static int64_t room_of(const Problem *p, int rows)
+{
+    return p->short_units * (p->d + p->short_dims + (rows ? 0 : p->shares * p->long_dims)) +
+           p->shares * block_room(p);
+}
+
+int64_t hidden_units_room(int64_t N, int64_t n, int64_t d, int64_t m)
+{
+    const Problem p = divided(N, n, d, m);
+    return room_of(&p, 0);
+}
+
+int64_t hidden_rows_room(int64_t N, int64_t n, int64_t d, int64_t m)
+{
+    const Problem p = divided(N, n, d, m);
+    return room_of(&p, 1);
+}
+
+static XLA_FFI_Error *failure(const XLA_FFI_Api *api, const char *message)
+{
+    XLA_FFI_Error_Create_Args args = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
+                                      .message = message,
+                                      .errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
+    return api->XLA_FFI_Error_Create(&args);
+}
+
+static void forget(const XLA_FFI_Api *api, XLA_FFI_Error *error)
+{
+    XLA_FFI_Error_Destroy_Args args = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE,
+                                       .error = error};
+    api->XLA_FFI_Error_Destroy(&args);
+}
+
+static void ask_for_help(XLA_FFI_CallFrame *frame, Work *work)
+{
+    int64_t threads = 1;
+    XLA_FFI_ThreadPool_NumThreads_Args count = {
+        .struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE,
+        .ctx = frame->ctx,
+        .num_threads = &threads};
+    XLA_FFI_Error *none = frame->api->XLA_FFI_ThreadPool_NumThreads(&count);
+    if (none) { /* no pool: alone */
+        forget(frame->api, none);
+        return;
+    }
+    for (int64_t k = 1; k < threads && k < work->count; k++) {
+        XLA_FFI_ThreadPool_Schedule_Args task = {
+            .struct_size = XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE,
+            .ctx = frame->ctx,
+            .task = help,
+            .data = work};
+        atomic_fetch_add(&work->users, 1);
+        none = frame->api->XLA_FFI_ThreadPool_Schedule(&task);
+        if (none) {
+            forget(frame->api, none);
+            leave(work);
+            return;
+        }
+    }
+}
+
+static XLA_FFI_Error *run(XLA_FFI_CallFrame *frame, int rows)
+{
+    XLA_FFI_Extension_Base *asked = frame->extension_start;
+    if (asked && asked->type == XLA_FFI_Extension_Metadata) { /* which version is this? */
+        XLA_FFI_Metadata *about = ((XLA_FFI_Metadata_Extension *)asked)->metadata;
+        about->api_version.major_version = XLA_FFI_API_MAJOR;
+        about->api_version.minor_version = XLA_FFI_API_MINOR;
+        return NULL;
+    }
+    XLA_FFI_Buffer **in = (XLA_FFI_Buffer **)frame->args.args;
+    XLA_FFI_Buffer **out = (XLA_FFI_Buffer **)frame->rets.rets;
+    const int64_t axes = in[0]->rank - 3;
+    int64_t batch = 1;
+    for (int64_t k = 0; k < axes; k++) batch *= in[0]->dims[k];
+    const int64_t *shape = in[0]->dims + axes;
+    const Problem plan = divided(shape[0], shape[1], shape[2], in[1]->dims[axes]);
+    const int64_t N = plan.N, units = plan.m * plan.d, tokens = N * plan.n * plan.d;
+    Problem *problems = malloc(batch * sizeof(Problem));
+    Work *work = malloc(sizeof(Work));
+    if (!problems || !work) {
+        free(problems), free(work);
+        return failure(frame->api, "no memory for the hidden units");
+    }
+    for (int64_t b = 0; b < batch; b++) {
+        Problem *p = problems + b;
+        *p = plan;
+        p->U = (REAL *)in[0]->data + b * tokens;
+        p->plain = (REAL *)in[1]->data + b * units;
+        p->y = (REAL *)in[3]->data + b * (rows ? plan.m : N);
+        p->P = (REAL *)out[0]->data + b * (rows ? N * units : units);
+        p->e = (REAL *)out[1]->data + b * (rows ? N * plan.m : N);
+        p->D = (REAL *)out[2]->data + b * tokens;
+        p->W = (REAL *)out[3]->data + b * room_of(p, rows);
+        p->A = p->W + plan.short_units * plan.d;
+        p->blocks = p->A + plan.short_units * plan.short_dims;
+        p->sums = p->blocks + plan.shares * block_room(p);
+        rearrange(p, p->plain, (REAL *)in[2]->data + b * units);
+    }
+    work->problems = problems;
+    work->share = rows ? rows_share : step_share;
+    work->count = batch * plan.shares;
+    atomic_init(&work->next, 0);
+    atomic_init(&work->done, 0);
+    atomic_init(&work->users, 1);
+    ask_for_help(frame, work);
+    take_shares(work);
+    for (int64_t turn = 0; atomic_load(&work->done) < work->count; turn++) /* what others began */
+        if (turn > 1000) sched_yield();
+    leave(work);
+    if (!rows)
+        for (int64_t b = 0; b < batch; b++) add_up(problems + b);
+    free(problems);
+    return NULL;
+}
+
+XLA_FFI_Error *hidden_units(XLA_FFI_CallFrame *frame) { return run(frame, 0); }
+XLA_FFI_Error *hidden_rows(XLA_FFI_CallFrame *frame) { return run(frame, 1); }
