@@ -75,6 +75,21 @@ VARIANTS = (
 )
 
 
+def test_large_blocks_are_not_looped_over_and_their_outputs_are_those_of_the_witness(monkeypatch):
+    setting, params, problem = start(**VARIANTS[1])
+    outputs = jax.vmap(qin2025.model(setting).apply, in_axes=(None, 0))
+    loops = []
+    for large in (blocks.LARGE, 1):
+        monkeypatch.setattr(blocks, "LARGE", large)
+        step = jax.jit(lambda p, X: outputs(p, X))
+        loops.append("while" in step.lower(params, problem.X).as_text())
+    assert loops == [True, False]
+    theirs = reference.outputs(
+        witness_weights(params), np.asarray(problem.X), witness_model(setting)
+    )
+    np.testing.assert_allclose(outputs(params, problem.X).ravel(), theirs, rtol=1e-12)
+
+
 @pytest.mark.parametrize("values", VARIANTS)
 def test_outputs_and_gradients_are_those_of_the_witness(values):
     setting, params, problem = start(**values)

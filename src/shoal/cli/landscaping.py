@@ -20,7 +20,7 @@ from shoal.diagnostics import landscape as land  # noqa: E402
 from shoal.diagnostics.dynamics import curvature  # noqa: E402
 from shoal.experiments import Experiment, snapshots, trained  # noqa: E402
 from shoal.figures import Curve, Figure, Panel, Surface  # noqa: E402
-from shoal.models import empirical_risk  # noqa: E402
+from shoal.models import empirical_risk, training_risk  # noqa: E402
 from shoal.papers import PAPERS  # noqa: E402
 from shoal.report import drawing, page  # noqa: E402
 from shoal.training import Trajectory  # noqa: E402
@@ -181,9 +181,10 @@ def _plane(
 
     @jax.jit
     def compute(problem: Any, centre: Any, directions: land.Directions) -> tuple:
-        risk = empirical_risk(network, problem, experiment.paper.loss)
+        risk = empirical_risk(network, problem, experiment.paper.loss)  # differentiable twice
+        fast = training_risk(network, problem, experiment.paper.loss)
         width = max(1, 2**22 // max(problem.X.size * problem.X.shape[1], 1))
-        values = land.plane(risk, centre, directions, grid, grid, at_once=min(width, 256))
+        values = land.plane(fast, centre, directions, grid, grid, at_once=min(width, 256))
         return values, curvature(risk, train=names)(centre)
 
     values, ends = compute(problem, side.end, directions)

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal import trees
 from shoal._typing import Any, Array, Callable, Params, PRNGKeyArray, Probe
@@ -133,7 +134,7 @@ def stride_of(text: str) -> tuple[str, int | None]:
     (('sharpness', 50), ('movement', None))
     """
     name, at, stride = text.partition("@")
-    if at and not (stride.isascii() and stride.isdigit() and int(stride) > 0):
+    if at and not (stride.isascii() and stride.isdigit() and len(stride) < 13 and int(stride) > 0):
         msg = f"probe {text!r}: expected a number of steps after @, such as {name}@50."
         raise InputError(msg)
     return name, int(stride) if at else None
@@ -186,6 +187,18 @@ def _last(data, starts, points, numbers, *, paper, setting, probes, batch):
         case = case_of(setting, data, params0, numbers)
         risk = training_risk(paper.model(setting), case.problem, paper.loss)
         return record(risk, chosen(paper, case, probes), params)
+
+    return over_seeds(one, batch, starts, points)
+
+
+@functools.partial(jax.jit, static_argnames=_STATIC)
+def _apart(data, starts, *, points, numbers, paper, setting, probes, batch):
+    """Probes without the risk."""
+
+    def one(params0, params):
+        case = case_of(setting, data, params0, numbers)
+        found = record(lambda _: jnp.zeros(()), chosen(paper, case, probes), params)
+        return {name: value for name, value in found.items() if name != "risk"}
 
     return over_seeds(one, batch, starts, points)
 
@@ -259,7 +272,7 @@ def _simulate(
     batch: int,
     progress: Callable[[int, int], None],
 ) -> Trajectory:
-    """The same for a share of the seeds, on one thread."""
+    """The same for a share of the seeds; rare probes have a thread of their own."""
     paper, setting = experiment.paper, experiment.setting
     program = program_of(paper, setting)
     numbers = numbers_of(paper, setting)
@@ -278,38 +291,40 @@ def _simulate(
     records = []
     total, stride = setting.num_steps // setting.every, _stride(probes)
     legs = max(k for k in range(1, min(20, total) + 1) if total % k == 0)
-    if stride is not None:  # rare probes are looked at between legs, by a program of their own
+    if stride is not None:  # rare probes look at where a leg begins, by a program of their own
         legs = setting.num_steps // stride
-    for done in range(legs):
-        apart = {}
-        if rare:
-            apart = _last(data, starts, points, numbers, probes=rare, **common)
-            apart.pop("risk")
-        points, states, seen = _leg(
-            data,
-            starts,
-            points,
-            states,
-            numbers,
-            num_steps=setting.num_steps // legs,
-            every=setting.every,
-            probes=often,
-            **common,
-        )
-        records.append(seen | {k: _then_blank(x, total // legs) for k, x in apart.items()})
-        jax.block_until_ready(points)
-        progress((done + 1) * setting.num_steps // legs, setting.num_steps)
+    look = functools.partial(_apart, data, starts, numbers=numbers, probes=rare, **common)
+    with ThreadPoolExecutor(1) as beside:  # rare probes take what cores are idle during training
+        for done in range(legs):
+            apart = beside.submit(look, points=points) if rare else None
+            points, states, seen = _leg(
+                data,
+                starts,
+                points,
+                states,
+                numbers,
+                num_steps=setting.num_steps // legs,
+                every=setting.every,
+                probes=often,
+                **common,
+            )
+            jax.block_until_ready(points)
+            if apart is not None:
+                seen |= {k: _then_blank(x, total // legs) for k, x in apart.result().items()}
+            records.append(seen)
+            progress((done + 1) * setting.num_steps // legs, setting.num_steps)
     last = _last(data, starts, points, numbers, probes=probes, **common)
     joined = jax.tree.map(lambda *xs: jnp.concatenate(xs, axis=1), *records)
     run = jax.vmap(functools.partial(trajectory, every=setting.every))(joined, last, points)
     return run._replace(average=starts._replace(**states.mean)) if paper.averages else run
 
 
-def _then_blank(values: Array, count: int) -> Array:
+def _then_blank(values: Array, count: int) -> np.ndarray:
     """One record of every seed, and nothing for the others of a stride."""
-    nothing = jnp.nan if jnp.issubdtype(values.dtype, jnp.inexact) else 0
-    shape = (len(values), count - 1, *values.shape[1:])
-    return jnp.concatenate([values[:, None], jnp.full(shape, nothing, values.dtype)], axis=1)
+    nothing = np.nan if np.issubdtype(values.dtype, np.inexact) else 0
+    found = np.full((len(values), count, *values.shape[1:]), nothing, values.dtype)
+    found[:, 0] = values
+    return found
 
 
 def probe_names(paper: Paper, setting: Any = None) -> tuple[str, ...]:

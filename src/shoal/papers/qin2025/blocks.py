@@ -21,6 +21,9 @@ from shoal.models import Model
 AWAY = -1e9
 """Score of a token that must not be seen."""
 
+LARGE = 2**11
+"""Tokens times hidden units, from which on the blocks are compiled one by one."""
+
 
 class Activation(NamedTuple):
     r"""A function with $\phi'\ge$ ``slope``, $|\phi'|\le$ ``steep`` and $|\phi''|\le$ ``bend``."""
@@ -150,7 +153,10 @@ def transformer(spec: Any, form: Form) -> Model:
         def step(x: Array, W: Weights) -> tuple[Array, None]:
             return block(W, x, form).H, None
 
-        H = jax.lax.scan(step, X, params._replace(W_U=None))[0]  # type: ignore[arg-type]
+        stacked: Any = params._replace(W_U=None)  # type: ignore[arg-type]
+        # a loop over the blocks compiles faster; without one, large blocks run faster
+        unroll = len(X) * params.W_1.shape[-1] >= LARGE
+        H = jax.lax.scan(step, X, stacked, unroll=unroll)[0]
         return read_out(params, H, form)
 
     return Model(spec, apply)
