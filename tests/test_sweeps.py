@@ -18,9 +18,10 @@ from shoal.cli import main
 from shoal.errors import InputError
 from shoal.experiments import certify, default_step, prepare, simulate, theorem_of
 from shoal.papers import qin2025, wu2023
-from shoal.sweeps import batches, folder, frame, from_text
+from shoal.sweeps import batches, folder
 from shoal.sweeps.expressions import evaluate
-from shoal.sweeps.grid import key_of
+from shoal.sweeps.folder import frame
+from shoal.sweeps.grid import from_text, key_of
 
 SMALL = """
 paper = "wu2023"
@@ -108,6 +109,22 @@ HOSTILE = {
     "unequal zip": "[[zip]]\nwidth = [1, 2]\ndim = [1]",
     "no sense": "[axes]\nwidth = [-3]",
     "giant": "[axes]\nwidth = [100000000000]",
+    "rounded far": '[derived]\nwidth = "round(7, 0 - 900000000000)"',
+    "many long axes": "[axes]\n"
+    + "\n".join(f"a{k} = {{ from = 1, to = 2.0, count = 100000 }}" for k in range(50)),
+    "many short axes": "[axes]\n" + "\n".join(f"a{k} = [1, 2]" for k in range(3000)),
+    "long chain": "[derived]\n" + "\n".join(f'a{k} = "a{k + 1}"' for k in range(3000)),
+    "many dots": f"set{'.a' * 10000} = 1",
+    "deep hours": f"budget.hours{'.a' * 15} = 1",
+    "giant integer": f"[set]\nwidth = {'9' * 5000}",
+    "giant hexadecimal": f"[set]\nwidth = 0x{'f' * 5000}",
+    "giant end": f"[axes]\nwidth = {{ from = 1, to = 1{'0' * 400}, count = 3 }}",
+    "giant floats": "[axes]\nstep_size = { from = -1.7e308, to = 1.7e308, count = 3 }",
+    "giant hours": f"[budget]\nhours = 1{'0' * 400}",
+    "superscript seeds": 'seeds = "\u00b2-3"',
+    "many seeds": f'seeds = "0-{"9" * 5000}"',
+    "seeds beyond the budget": 'seeds = "0-99999"\n[budget]\nruns = 10',
+    "giant stride": f'probes = ["movement@{"9" * 5000}"]',
     "not toml": "[axes",
     "deep toml": "x = " + "[" * 5000 + "]" * 5000,
 }
@@ -127,6 +144,25 @@ def test_hostile_files_are_refused_in_a_sentence(kind, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+NEEDS_A_PAPER = {"unknown setting", "no sense", "giant", "giant stride"}
+
+
+def test_what_is_wrong_with_a_file_is_told_before_jax_is_imported(tmp_path):
+    program = """
+import sys
+from shoal.cli import main
+codes = [main(["sweep", path, "--out", "out"]) for path in sys.argv[1:]]
+assert codes == [2] * len(codes), codes
+assert "jax" not in sys.modules and "polars" not in sys.modules
+"""
+    paths = []
+    for kind in HOSTILE.keys() - NEEDS_A_PAPER:
+        paths.append(tmp_path / f"{kind}.toml")
+        toml = kind.endswith("toml")
+        paths[-1].write_text(HOSTILE[kind] if toml else f'paper = "wu2023"\n{HOSTILE[kind]}\n')
+    subprocess.run([sys.executable, "-c", program, *paths], check=True, cwd=tmp_path)
+
+
 def test_expressions_are_arithmetic_and_nothing_else():
     assert evaluate("max(2, n) * 3 - 4 // 3 % 2 + -n", {"n": 5}) == 15 - 1 - 5
     assert evaluate("round(sqrt(n) + log2(8))", {"n": 16}) == 7
@@ -139,6 +175,14 @@ def test_expressions_are_arithmetic_and_nothing_else():
         evaluate("1 / n", {"n": 0})
     with pytest.raises(InputError, match="not a number"):
         evaluate("init * 2", {"init": "he"})
+
+
+def test_an_expression_may_be_tried_before_all_its_names_are_known():
+    assert evaluate("2 * n", {}, partly=True) is None
+    assert evaluate("2 * n", {"n": 3}, partly=True) == 6
+    for text in ("n + 9 ** 9 ** 9", "n ** 1000", "n + f(1)", "n.real", "max(n, 1 / 0)"):
+        with pytest.raises(InputError):
+            evaluate(text, {}, partly=True)
 
 
 # --------------------------------------------------------------------------------------- the runs
@@ -190,6 +234,21 @@ def test_a_batch_that_fails_says_why(monkeypatch):
     rows = batches.do(PLAIN, 0)
     assert {row["status"] for row in rows} == {"failed"}
     assert "no such thing" in rows[0]["reason"]
+
+
+def test_failed_runs_are_done_again_when_asked(tmp_path, capsys):
+    (tmp_path / "s.toml").write_text(PLAIN)
+    sweep = from_text(PLAIN)
+    with folder.Writer(tmp_path / "out") as writer:
+        writer.add([batches.row_of(sweep, run, "no memory") for run in range(sweep.num_runs)])
+    words = ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert set(frame(tmp_path / "out")["status"]) == {"failed"}
+    assert main([*words, "--retry"]) == 0
+    table = frame(tmp_path / "out")
+    assert len(table) == sweep.num_runs
+    assert set(table["status"]) == {"done"}
+    capsys.readouterr()
 
 
 def test_other_papers_sweep_too():

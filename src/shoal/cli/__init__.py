@@ -297,6 +297,7 @@ def sweep(
     *,
     out: _Out = None,
     dry_run: Annotated[bool, Parameter(name="--dry-run", negative=())] = False,
+    retry: Annotated[bool, Parameter(name="--retry", negative=())] = False,
     scheduler: Annotated[str | None, Parameter(name="--scheduler")] = None,
     json: _Json = False,
 ) -> None:
@@ -315,14 +316,20 @@ def sweep(
         Folder of the sweep, by default the file's name with -sweep.
     dry_run
         Only count: runs, programs, flops, time and memory.
+    retry
+        Do runs again that failed before, for lack of memory for example.
     scheduler
         Run on a Dask cluster instead of this machine, e.g. tcp://node1:8786 (extra 'cluster').
     json
         Print a summary as JSON.
     """
+    from shoal.sweeps.written import read
+
+    written = read(file)  # before anything heavy is imported: what is wrong is told at once
     from shoal.cli import sweeping
 
-    sweeping.sweep(file, out, dry_run=dry_run, scheduler=scheduler, as_json=json)
+    out = Path(f"{file.stem}-sweep") if out is None else out
+    sweeping.sweep(written, out, dry_run=dry_run, retry=retry, scheduler=scheduler, as_json=json)
 
 
 @app.command

@@ -95,10 +95,11 @@ def _lines(found: planner.Found) -> list[str]:
 
 
 def _middle(widths: np.ndarray) -> str:
-    there = widths[np.isfinite(widths)]
-    if len(there) < len(widths) / 2:
-        return f"none up to the last tried ({len(there)} of {len(widths)} seeds)"
-    return f"{np.quantile(np.where(np.isfinite(widths), widths, np.inf), 0.5, method='lower'):.0f}"
+    there = np.isfinite(widths)
+    middle = np.median(np.where(there, widths, np.inf))
+    if np.isinf(middle):
+        return f"none up to the last tried ({there.sum()} of {len(widths)} seeds)"
+    return f"{middle:.0f}"
 
 
 def _table(found: planner.Found) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]:

@@ -23,19 +23,25 @@ from shoal import workers  # noqa: E402
 from shoal.cli.work import print_json  # noqa: E402
 from shoal.programs import cores  # noqa: E402
 from shoal.sweeps import batches, cluster, folder, grid  # noqa: E402
+from shoal.sweeps.written import Written, read  # noqa: E402
 
 
 def sweep(
-    path: Path, out: Path | None, *, dry_run: bool, scheduler: str | None, as_json: bool
+    file: Written,
+    out: Path,
+    *,
+    dry_run: bool,
+    retry: bool,
+    scheduler: str | None,
+    as_json: bool,
 ) -> None:
     """``shoal sweep``."""
-    wanted = grid.read(path)
-    out = Path(f"{path.stem}-sweep") if out is None else out
+    wanted = grid.listed(file)
     if dry_run:
         _dry_run(wanted, out, as_json=as_json)
         return
     with folder.Writer(out) as writer:
-        _go(wanted, writer, scheduler, as_json=as_json)
+        _go(wanted, writer, scheduler, retry=retry, as_json=as_json)
 
 
 def _dry_run(wanted: grid.Sweep, out: Path, *, as_json: bool) -> None:
@@ -47,27 +53,36 @@ def _dry_run(wanted: grid.Sweep, out: Path, *, as_json: bool) -> None:
     varied = ", ".join(wanted.varied) or "nothing but seeds"
     terminal.print(
         f"{found.runs} runs of {wanted.paper.key}: {len(wanted.settings)} settings ({varied}) with "
-        f"{len(wanted.seeds)} seeds.\n{found.batches} batches of {found.programs} programs, about "
-        f"{found.flops:.2g} flops: roughly {show.duration(found.seconds)} on {cores()} cores and "
-        f"{found.memory:.1f} GiB in all.",
+        f"{len(wanted.written.seeds)} seeds.\n"
+        f"{found.batches} batches of {found.programs} programs, about {found.flops:.2g} flops: "
+        f"roughly {show.duration(found.seconds)} on {cores()} cores and {found.memory:.1f} GiB in all.",
         markup=False,
     )
 
 
-def _go(wanted: grid.Sweep, writer: folder.Writer, scheduler: str | None, *, as_json: bool) -> None:
+def _go(
+    wanted: grid.Sweep,
+    writer: folder.Writer,
+    scheduler: str | None,
+    *,
+    retry: bool,
+    as_json: bool,
+) -> None:
     rows, damaged = folder.load(writer.folder)
     if damaged:
         for found in damaged:
             show.note(f"{found.path.name} is damaged ({found.reason}); its runs are done again.")
         writer.set_aside(damaged)
+    if rows is not None and retry:
+        rows = rows.filter(pl.col("status") != "failed")
     have = set() if rows is None else set(rows["key"])
-    divided = batches.batches(wanted.text)
+    divided = batches.batches(wanted.written.text)
     keys = [grid.key_of(wanted, run) for run in range(wanted.num_runs)]
     todo = [k for k, b in enumerate(divided) if any(keys[run] not in have for run in b.runs)]
     recorded = sum(key in have for key in keys)
     if recorded:
         show.note(f"{recorded} of {wanted.num_runs} runs are there already.")
-    writer.keep_text(wanted.text)
+    writer.keep_text(wanted.written.text)
     begun = time.monotonic()
     done = 0
     try:
@@ -87,7 +102,8 @@ def _go(wanted: grid.Sweep, writer: folder.Writer, scheduler: str | None, *, as_
     seconds = time.monotonic() - begun
     writer.merge()
     table = writer.index()
-    assert table is not None
+    if table is None:
+        raise InputError(f"no run was finished; {_again()}.")
     mine = table.filter(pl.col("key").is_in(keys))
     _tell(wanted, mine, writer.folder, done, seconds, as_json=as_json)
 
@@ -103,15 +119,15 @@ def _answers(
 
     def in_time() -> Iterator[int]:
         for number in todo:
-            if time.monotonic() - begun > 3600 * wanted.hours:
-                show.note(f"the budget of {wanted.hours:g} hours is used up; {_again()}")
+            if time.monotonic() - begun > 3600 * wanted.written.hours:
+                show.note(f"the budget of {wanted.written.hours:g} hours is used up; {_again()}")
                 return
             yield number
 
     if scheduler is not None:
-        yield from cluster.spread(scheduler, wanted.text, in_time())
+        yield from cluster.spread(scheduler, wanted.written.text, in_time())
         return
-    tasks = ({"sweep": wanted.text, "batch": number} for number in in_time())
+    tasks = ({"sweep": wanted.written.text, "batch": number} for number in in_time())
     for answer in workers.spread(tasks, most=min(cores(), max(len(todo), 1))):
         yield answer.task["batch"], answer.value, answer.error or ""
 
@@ -131,7 +147,7 @@ def _tell(
         return
     terminal = show.console()
     said = ", ".join(f"{count} {status}" for status, count in counts.items())
-    terminal.print(_summary(table, list(wanted.varied), list(wanted.theorems)))
+    terminal.print(_summary(table, list(wanted.varied), list(wanted.written.theorems)))
     terminal.print(f"{len(table)} of {wanted.num_runs} runs: {said}.", markup=False)
     if done:
         show.note(f"{done} runs in {show.duration(seconds)}, {rate:.3g} a second.")
@@ -186,10 +202,9 @@ def _cell(value: Any) -> str:
 def ls(path: Path, *, as_json: bool) -> None:
     """``shoal ls``."""
     table = folder.frame(path)
-    sweep_file = path / "sweep.toml"
     try:
-        wanted = grid.read(sweep_file)
-        varied, theorems = list(wanted.varied), list(wanted.theorems)
+        wanted = grid.listed(read(path / "sweep.toml"))
+        varied, theorems = list(wanted.varied), list(wanted.written.theorems)
         total = wanted.num_runs
     except InputError:  # made by another version: the runs can still be read
         varied, theorems, total = [], [], len(table)

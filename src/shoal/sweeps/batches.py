@@ -11,7 +11,7 @@ from shoal.certificates import readings, verdict
 from shoal.errors import InputError
 from shoal.experiments.together import Outcome, Program, at_once, common, held, run_together
 from shoal.figures import thinned
-from shoal.models import training_risk
+from shoal.models import empirical_risk
 from shoal.problems import Problem
 from shoal.sweeps.grid import Sweep, from_text, key_of
 
@@ -31,14 +31,15 @@ def batches(sweep_text: str) -> tuple[Batch, ...]:
     """How a sweep is divided.
 
     It depends on the file alone: a batch is always made of the same runs in the same order, so its
-    numbers are the same whenever and wherever it is done.
+    numbers are the same whenever it is done, and wherever on one kind of machine.
     """
     sweep = from_text(sweep_text)
+    file = sweep.written
     groups: dict[Program, list[int]] = {}
     for where, setting in enumerate(sweep.settings):
-        program = common(sweep.paper, setting, sweep.precision, sweep.probes, sweep.theorems)
-        first = where * len(sweep.seeds)
-        groups.setdefault(program, []).extend(range(first, first + len(sweep.seeds)))
+        program = common(sweep.paper, setting, file.precision, file.probes, file.theorems)
+        first = where * len(file.seeds)
+        groups.setdefault(program, []).extend(range(first, first + len(file.seeds)))
     found = []
     for program, runs in groups.items():
         count = min(at_once(program), len(runs))
@@ -125,7 +126,7 @@ COMPILING = 4.0  # seconds a program
 
 def estimate(sweep: Sweep, cores: int) -> Estimate:
     """Count runs, programs, flops and memory without running anything."""
-    divided = batches(sweep.text)
+    divided = batches(sweep.written.text)
     total, largest = 0.0, 0.0
     flops_of: dict[Program, float] = {}
     for batch in divided:
@@ -141,7 +142,7 @@ def estimate(sweep: Sweep, cores: int) -> Estimate:
 
 
 def _flops(program: Program) -> float:
-    """Of a step, as the compiler counts them before it optimises."""
+    """Of a step, as the compiler counts them before it optimises: of the plain formula."""
     paper, setting = program.paper, program.setting
     network = paper.model(setting)
     shape = (setting.num_samples, setting.num_tokens, setting.dim)
@@ -153,7 +154,7 @@ def _flops(program: Program) -> float:
         y = jax.ShapeDtypeStruct((shape[0],), program.precision)
 
     def step(params: Any, problem: Problem) -> Any:
-        return jax.grad(training_risk(network, problem, paper.loss))(params)
+        return jax.grad(empirical_risk(network, problem, paper.loss))(params)
 
     found = jax.jit(step).lower(network.spec, Problem(X, y)).cost_analysis()
     return float((found or {}).get("flops", 0.0))

@@ -4,7 +4,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal, overload
 
 from shoal.errors import InputError, nearest
 
@@ -29,7 +29,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "log2": math.log2,
     "max": max,
     "min": min,
-    "round": round,
+    "round": lambda x: round(x),  # a second argument could be a giant
     "sqrt": math.sqrt,
 }
 Number = int | float
@@ -56,8 +56,12 @@ def names_in(text: Any) -> set[str]:
     return found - set(_FUNCTIONS)
 
 
-def evaluate(text: Any, known: Mapping[str, Any]) -> Number:
-    """The value of an expression in numbers that have names.
+@overload
+def evaluate(text: Any, known: Mapping[str, Any]) -> Number: ...
+@overload
+def evaluate(text: Any, known: Mapping[str, Any], *, partly: Literal[True]) -> Number | None: ...
+def evaluate(text: Any, known: Mapping[str, Any], *, partly: bool = False) -> Number | None:
+    """The value of an expression in numbers that have names; partly: None if a name is not known.
 
     >>> evaluate("num_samples ** 2 // 3", {"num_samples": 10})
     33
@@ -69,7 +73,7 @@ def evaluate(text: Any, known: Mapping[str, Any]) -> Number:
     def refuse(why: str) -> InputError:
         return InputError(f"{text[:60]!r}: {why}")
 
-    def value(node: ast.expr) -> Number:
+    def value(node: ast.expr) -> Number | None:
         match node:
             case ast.Constant(value=bool() | complex()):
                 raise refuse("only numbers are allowed.")
@@ -77,32 +81,44 @@ def evaluate(text: Any, known: Mapping[str, Any]) -> Number:
                 return bounded(number)
             case ast.Name(id=name):
                 if name not in known:
+                    if partly:
+                        return None
                     raise refuse(f"no setting is called {name!r}; {nearest(name, known)}")
                 if isinstance(known[name], bool) or not isinstance(known[name], int | float):
                     raise refuse(f"{name} is not a number but {known[name]!r}.")
                 return bounded(known[name])
             case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return -value(inner)
+                return of(operator.neg, inner)
             case ast.UnaryOp(op=ast.UAdd(), operand=inner):
                 return value(inner)
             case ast.BinOp(left=left, op=ast.Pow(), right=right):
                 return power(value(left), value(right))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return bounded(_BINARY[type(op)](value(left), value(right)))
+                return of(_BINARY[type(op)], left, right)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
                 if name not in _FUNCTIONS:
                     raise refuse(f"no function is called {name!r}; {nearest(name, _FUNCTIONS)}")
-                return bounded(_FUNCTIONS[name](*map(value, args)))
+                return of(_FUNCTIONS[name], *args)
             case _:
                 raise refuse("only numbers, settings, + - * / // % ** and a few functions.")
 
+    def of(function: Callable[..., Any], *nodes: ast.expr) -> Number | None:
+        values = [value(node) for node in nodes]  # all of them: each may be refused
+        return None if None in values else bounded(function(*values))
+
     def bounded(number: Any) -> Number:
-        if isinstance(number, complex) or not abs(number) <= LARGEST:
+        if isinstance(number, complex):
+            raise refuse("a root of a negative number.")
+        if not abs(number) <= LARGEST:
             raise refuse(f"a number on the way is not finite or beyond {LARGEST:.0e}.")
         return number
 
-    def power(base: Number, exponent: Number) -> Number:
+    def power(base: Number | None, exponent: Number | None) -> Number | None:
         # judged by its size before it is computed
+        if exponent is not None and abs(exponent) > math.log2(LARGEST):
+            raise refuse(f"a power's exponent is beyond {math.log2(LARGEST):.0f}.")
+        if base is None or exponent is None:
+            return None
         if base and abs(exponent) * abs(math.log2(abs(base))) > math.log2(LARGEST):
             raise refuse(f"a power is beyond {LARGEST:.0e}, or below its inverse.")
         return bounded(base**exponent)

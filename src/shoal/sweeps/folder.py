@@ -2,7 +2,8 @@
 
 ``runs/<digest>.parquet`` hold the runs, a batch each, merged when there are many. A file's name is
 the beginning of the SHA-256 of its bytes, so damage shows. A file appears whole or not at all; two
-files may hold the same run (a merge was interrupted), which is then the same row. ``index.parquet``
+files may hold the same run (a merge was interrupted), which is then the same row,
+or a failure that was tried again, which no longer counts. ``index.parquet``
 holds the table without curves, for other tools; it is made anew from ``runs``. ``sweep.toml`` is
 the file that was run. ``lock`` is held by the process that writes.
 """
@@ -51,7 +52,8 @@ def _read(path: Path) -> pl.DataFrame | Damaged:
 def load(folder: Path) -> tuple[pl.DataFrame | None, list[Damaged]]:
     """All runs of a folder, each once and in order, and what could not be read."""
     frames, damaged = [], []
-    for path in sorted((folder / "runs").glob("*.parquet")):
+    paths = (folder / "runs").glob("*.parquet")
+    for path in sorted(paths, key=lambda p: (-p.stat().st_mtime_ns, p.name)):  # newest first
         found = _read(path)
         if isinstance(found, Damaged):
             damaged.append(found)
@@ -60,6 +62,9 @@ def load(folder: Path) -> tuple[pl.DataFrame | None, list[Damaged]]:
     if not frames:
         return None, damaged
     rows = pl.concat(frames, how="diagonal_relaxed")
+    rows = rows.sort(
+        pl.col("status") == "failed", maintain_order=True
+    )  # one that was retried: last
     return rows.unique("key", keep="first", maintain_order=True).sort("number"), damaged
 
 
