@@ -13,7 +13,7 @@ def prepared(precision: str, num_steps: int, **sizes: int) -> Any:
     from shoal.experiments import prepare
     from shoal.papers import qin2025
 
-    values = MODEL | sizes | {"step_size": 0.001, "num_steps": num_steps, "every": num_steps}
+    values = MODEL | sizes | {"step_size": 1e-5, "num_steps": num_steps, "every": num_steps}
     return prepare(qin2025.PAPER, values, precision=precision)
 
 

@@ -2,11 +2,11 @@
 
 A script asks one question. It lists cases (sizes) and sides (ways to do the work). Every side of a
 case runs in a process of its own, with the same data, weights and number of steps, on the same
-cores; the processes take turns, so a noisy minute meets all of them. Answers are compared with the
-first side's before anything is timed: a wrong fast answer is no answer. Reported are medians and
-quartiles; the first call, which compiles, apart; peak memory of a call above what was held before
-it, in yet another process;
-and the rate of a large matrix product, measured in the same turns, which is the yardstick.
+cores; the processes take turns of one call or half a second, whichever is longer, so a noisy minute
+meets all of them. Answers are compared with the first side's before anything is timed: a wrong fast
+answer is no answer. Reported are medians and quartiles; the first call, which compiles, apart; peak
+memory of a call above what was held before it, in yet another process; and the rate of a large
+matrix product, measured in the same turns, which is the yardstick.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 GEMM = "matrix product"
+TURN = 0.5  # seconds of a turn, at least: the first call after a pause is slower
 ORDER = 2048  # of the matrices whose product is the yardstick
 
 Work = Callable[[], dict[str, Any]]
@@ -78,6 +79,7 @@ def _memory(field: str) -> float:
 
 def _watch_memory() -> float:
     """What is held now, in MiB; the peak begins anew."""
+    time.sleep(0.3)  # buffers of the last call are given back a little after its answer
     Path("/proc/self/clear_refs").write_text("5")
     return _memory("VmRSS")
 
@@ -117,13 +119,17 @@ def _serve(question: Question, case: Case, side: str, folder: Path) -> None:
         return
     before = _watch_memory()
     for line in sys.stdin:
-        if line.strip() == "peak":  # not counting what compiling took
+        word = line.strip()
+        if word == "peak":  # not counting what compiling took
             before = _watch_memory()
-        begun, cpu = time.perf_counter(), time.process_time()
-        found = work()
-        seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
-        if line.strip() == "show":
+        calls: list[tuple[float, float]] = []
+        while not calls or (word == "go" and sum(t for t, _ in calls) < TURN):
+            begun, cpu = time.perf_counter(), time.process_time()
+            found = work()
+            calls.append((time.perf_counter() - begun, time.process_time() - cpu))
+        if word == "show":
             np.savez(folder / f"{side}.npz", **{k: np.asarray(v) for k, v in found.items()})
+        seconds, cpu = map(float, np.median(calls, axis=0))
         answer({"seconds": seconds, "cpu": cpu, "peak": _memory("VmHWM") - before})
 
 

@@ -26,12 +26,12 @@ def shoal(precision: str, **sizes: int) -> harness.Work:
     import jax.numpy as jnp
 
     from shoal.diagnostics import landscape
-    from shoal.models import empirical_risk
+    from shoal.models import training_risk
     from shoal.papers import wu2023
 
     experiment, params, directions = _start(precision, **sizes)
     axis = jnp.linspace(-SPAN, SPAN, POINTS).astype(precision)
-    risk = empirical_risk(wu2023.model(experiment.setting), experiment.problem, wu2023.PAPER.loss)
+    risk = training_risk(wu2023.model(experiment.setting), experiment.problem, wu2023.PAPER.loss)
     plane = jax.jit(lambda p, d: landscape.plane(risk, p, d, axis, axis))
     return lambda: {"plane": plane(params, directions).block_until_ready()}
 

@@ -105,7 +105,7 @@ def test_bad_questions_are_refused(capsys):
 def test_a_document_keeps_what_was_written_by_hand(tmp_path):
     path = tmp_path / "performance.md"
     about = {
-        "made": "today", "machine": "2 cores", "versions": {},
+        "made": "today", "machine": "2 cores", "code_in_c": True, "versions": {},
         "questions": {"q": {"title": "T", "about": "A.", "unit": "step", "cases": []}},
     }  # fmt: skip
     path.write_text(f"old\n{benching.MARK}By hand.\n")

@@ -13,12 +13,13 @@ import numpy as np
 from rich.markup import escape
 
 import shoal
-from shoal import store
+from shoal import native, store
 from shoal.cli import show
 from shoal.cli.publishing import machine, write_page
 from shoal.cli.work import print_json
 from shoal.errors import InputError, nearest
 from shoal.figures import Curve, Figure, Panel
+from shoal.papers.wu2023.hidden_units import SOURCE
 from shoal.report import drawing, page
 
 QUESTIONS = (
@@ -78,6 +79,7 @@ def bench(
         "made": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": machine(),
         "versions": store.versions() | _torch_version(),
+        "code_in_c": native.kernel(SOURCE, "hidden_units", "float32") is not None,
         "questions": found,
     }
     store.write_json(out / "bench.json", about)
@@ -152,7 +154,8 @@ def _title(case: dict[str, Any]) -> str:
 def _lead(about: dict[str, Any]) -> str:
     versions = ", ".join(f"{k} {v}" for k, v in about["versions"].items())
     return (
-        f"Made on {about['made']} on a machine with {about['machine']}; {versions}. Every side "
+        f"Made on {about['made']} on a machine with {about['machine']}; {versions}; hidden "
+        f"units of wu2023 {'in C' if about['code_in_c'] else 'by XLA (no C compiler)'}. Every side "
         "runs in its own process on the same data and weights; they take turns. Times are "
         "medians; compiling, in the first call, is apart; MiB is the peak above what was held "
         "before, busy the share of all cores; the difference is to the first side's answer, "
