@@ -55,7 +55,8 @@ def _dry_run(wanted: grid.Sweep, out: Path, *, as_json: bool) -> None:
         f"{found.runs} runs of {wanted.paper.key}: {len(wanted.settings)} settings ({varied}) with "
         f"{len(wanted.written.seeds)} seeds.\n"
         f"{found.batches} batches of {found.programs} programs, about {found.flops:.2g} flops: "
-        f"roughly {show.duration(found.seconds)} on {cores()} cores and {found.memory:.1f} GiB in all.",
+        f"roughly {show.duration(found.seconds)} on {cores()} cores and "
+        f"{found.memory:.1f} GiB in all.",
         markup=False,
     )
 
