@@ -3,9 +3,12 @@
 import os
 import tempfile
 
-# most of the time of a test is compilation, and much of that is LLVM's polish; commands that
-# tests start inherit this
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
+# most of the time of a test is compilation, and much of that is polish and MLIR's detour; commands
+# that tests start inherit this, and each process keeps to the core that it has
+os.environ["XLA_FLAGS"] = (
+    f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1 "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 
 import jax
 import pytest

@@ -70,12 +70,16 @@ def test_outputs_gradients_and_kernels_in_any_portions(name, block):
         np.testing.assert_allclose(fast, plain, rtol=1e-12, atol=1e-14)
     labels = jnp.linspace(-1.0, 1.0, 5)
     problem = Problem(inputs[0], labels, inputs[1])
-    both = [
-        jax.value_and_grad(make(model, problem, mean_of_squares))(params)
-        for make in (training_risk, empirical_risk)
-    ]
-    for fast, plain in zip(*map(jax.tree.leaves, both), strict=True):
-        np.testing.assert_allclose(fast, plain, rtol=1e-12, atol=1e-14)
+    streaming = heads.streamed_squares(sigma, block, 1.0)
+    ways = (
+        empirical_risk(model, problem, mean_of_squares),
+        training_risk(model, problem, mean_of_squares),
+        lambda params: streaming(params, inputs, labels) / 5,  # whatever the model has chosen
+    )
+    plain, *fast = [jax.tree.leaves(jax.value_and_grad(way)(params)) for way in ways]
+    for found in fast:
+        for one, other in zip(found, plain, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
     closed = heads.tangent_kernels(inputs, sigma, block=block)(params)
     dense = tangent_kernels(model, inputs)(params)
     squares = heads.output_gradients(params, inputs, sigma)

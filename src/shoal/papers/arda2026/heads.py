@@ -24,6 +24,8 @@ BLOCK = 2**16 if cores() == 1 else 2**18
 
 What one core works on fits into its cache; pieces for several cores must be worth dividing.
 """
+FEW = 16
+"""Heads up to which automatic differentiation is faster, if 16 blocks hold all that it keeps."""
 
 
 class Activation(NamedTuple):
@@ -113,12 +115,19 @@ def heads(
         h = activation.value(jnp.sum(params.U * a, axis=1))
         return jnp.sum(params.c * h) / (scale * len(h) ** 0.5)
 
-    fast = streamed(activation, block)
+    fast, streaming = streamed(activation, block), streamed_squares(activation, block, scale)
+
+    def squares(params: Weights, inputs: Any, y: Float[Array, " N"]) -> Float[Array, ""]:
+        N, n, _ = split(inputs)[0].shape
+        if num_heads > FEW or N * n * num_heads > 16 * block:
+            return streaming(params, inputs, y)
+        return jnp.sum((jax.vmap(apply, in_axes=(None, 0))(params, inputs) - y) ** 2)
+
     return Model(
         shapes(num_heads, dim),
         apply,
         together=lambda params, inputs: fast(params, inputs) / scale,
-        squares=streamed_squares(activation, block, scale),
+        squares=squares,
     )
 
 
