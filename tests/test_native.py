@@ -25,23 +25,29 @@ needs_a_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C c
 
 
 def drawn(N, n, d, m, precision="float64", seed=0):
-    keys = jax.random.split(jax.random.key(seed), 4)
-    shapes = ((N, n, d), (m, d), (m, d), (N,))
-    return [jax.random.normal(k, s, precision) for k, s in zip(keys, shapes, strict=True)]
+    keys = jax.random.split(jax.random.key(seed), 5)
+    shapes = ((N, n, d), (N, n, n), (m, d), (m, d), (N,))
+    X, scores, *rest = (
+        jax.random.normal(k, s, precision) for k, s in zip(keys, shapes, strict=True)
+    )
+    return [X, jax.nn.softmax(scores), *rest]
 
 
-def loops(U, W, A, y):
+def loops(X, B, W, A, y):
     """Sample by sample, token by token, in float64."""
-    U, W, A, y = (np.asarray(x, float) for x in (U, W, A, y))
-    P, e, dU = np.zeros_like(W), np.zeros_like(y), np.zeros_like(U)
-    for s, tokens in enumerate(U):
-        on = [(W @ u > 0).astype(float) for u in tokens]
-        g = np.array([A.T @ m for m in on])
-        e[s] = (g * tokens).sum() - y[s]
-        dU[s] = 2 * e[s] * g
-        for u, m in zip(tokens, on, strict=True):
+    X, B, W, A, y = (np.asarray(x, float) for x in (X, B, W, A, y))
+    P, e, R = np.zeros_like(W), np.zeros_like(y), np.zeros((X.shape[2],) * 2)
+    for s, (tokens, weights) in enumerate(zip(X, B, strict=True)):
+        attended = [sum(b * x for b, x in zip(row, tokens, strict=True)) for row in weights]
+        on = [(W @ u > 0).astype(float) for u in attended]
+        g = [A.T @ m for m in on]
+        e[s] = sum(a @ u for a, u in zip(g, attended, strict=True)) - y[s]
+        for i, (u, m) in enumerate(zip(attended, on, strict=True)):
             P += e[s] * np.outer(m, u)
-    return P, e, dU
+            jacobian = np.diag(weights[i]) - np.outer(weights[i], weights[i])  # of softmax
+            for j, pulled in enumerate(jacobian @ [2 * e[s] * g[i] @ x for x in tokens]):
+                R += pulled * np.outer(tokens[i], tokens[j])
+    return P, e, R
 
 
 # one of everything; not a multiple of anything; several vectors; several blocks and shares
@@ -62,7 +68,7 @@ def test_the_kernel_and_the_formula_are_loops_over_tokens(sizes, precision, rtol
     exact = loops(*given)
     for way in (hidden_units, by_formula):
         for found, expected in zip(
-            jax.jit(way, static_argnums=4)(*given, HELD), exact, strict=True
+            jax.jit(way, static_argnums=5)(*given, HELD), exact, strict=True
         ):
             scale = np.abs(expected).max() + 1e-300
             np.testing.assert_allclose(found / scale, expected / scale, atol=rtol)
@@ -72,7 +78,7 @@ def test_the_kernel_and_the_formula_are_loops_over_tokens(sizes, precision, rtol
 @pytest.mark.parametrize(("precision", "rtol"), [("float64", 1e-12), ("float32", 2e-4)])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_rows_of_a_tangent_kernel_are_loops_over_tokens(sizes, precision, rtol):
-    U, W, A, _ = drawn(*sizes, precision)
+    U, _, W, A, _ = drawn(*sizes, precision)
     w = A[:, 0]
     plain = [np.asarray(x, float) for x in (U, W, w)]
     exact = [np.zeros((len(U), *W.shape)), np.zeros((len(U), len(W))), np.zeros(U.shape)]
@@ -90,8 +96,9 @@ def test_rows_of_a_tangent_kernel_are_loops_over_tokens(sizes, precision, rtol):
 
 @needs_a_compiler
 def test_numbers_of_another_kind_are_converted():
-    U, W, A, y = drawn(4, 3, 5, 8)
-    for given in ((U, W.astype("float32"), A, y), (U, W, A, y.astype("float32"))):
+    X, B, W, A, y = drawn(4, 3, 5, 8)
+    single = "float32"
+    for given in ((X, B, W.astype(single), A, y), (X, B.astype(single), W, A, y.astype(single))):
         for found, expected in zip(
             hidden_units(*given, HELD), by_formula(*given, HELD), strict=True
         ):
@@ -102,7 +109,7 @@ def test_numbers_of_another_kind_are_converted():
 def test_a_compiled_step_calls_the_kernel_and_less_room_the_formula():
     given = drawn(7, 3, 5, 11)
     calls = [
-        "custom-call" in jax.jit(hidden_units, static_argnums=4).lower(*given, h).as_text("hlo")
+        "custom-call" in jax.jit(hidden_units, static_argnums=5).lower(*given, h).as_text("hlo")
         for h in (HELD, 100)
     ]
     assert calls == [True, False]
@@ -110,11 +117,11 @@ def test_a_compiled_step_calls_the_kernel_and_less_room_the_formula():
 
 @needs_a_compiler
 def test_a_batch_of_weights_is_each_of_them_alone():
-    U, W, A, y = drawn(5, 4, 3, 9)
+    X, B, W, A, y = drawn(5, 4, 3, 9)
     several = jnp.stack([W, 2 * W, -W])
-    found = jax.vmap(lambda W: hidden_units(U, W, A, y, HELD))(several)
+    found = jax.vmap(lambda W: hidden_units(X, B, W, A, y, HELD))(several)
     for k, one in enumerate(several):
-        for together, alone in zip(found, hidden_units(U, one, A, y, HELD), strict=True):
+        for together, alone in zip(found, hidden_units(X, B, one, A, y, HELD), strict=True):
             np.testing.assert_array_equal(together[k], alone)
 
 
@@ -141,10 +148,11 @@ def test_threads_do_not_change_a_bit():
 
 @needs_a_compiler
 def test_what_is_not_a_number_is_not_hidden():
-    U, W, A, y = drawn(4, 3, 5, 8)
-    P, e, _ = hidden_units(U, W.at[2, 1].set(jnp.nan), A.at[2, 1].set(jnp.nan), y, HELD)
+    X, B, W, A, y = drawn(4, 3, 5, 8)
+    P, e, R = hidden_units(X, B, W.at[2, 1].set(jnp.nan), A.at[2, 1].set(jnp.nan), y, HELD)
     assert np.isnan(e).all()
     assert np.isnan(P).any()
+    assert np.isnan(R).any()
 
 
 @pytest.mark.parametrize(

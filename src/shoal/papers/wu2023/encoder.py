@@ -100,13 +100,11 @@ def fused_squares(
     """
 
     def both(params: Weights, X: Array, y: Array) -> tuple[Array, Weights]:
-        d = X.shape[2]
         size = scales.output * scales.pool
         B = jax.vmap(attention, in_axes=(None, 0, None))(params, X, scales)
         weighted = size * params.w_O[:, None] * params.W_V
-        P, e, dU = hidden_units(B @ X, params.W_V, weighted, y, held)
-        back = softmax_pullback(B, dU @ X.transpose(0, 2, 1)) @ X
-        R = scales.score * (X.reshape(-1, d).T @ back.reshape(-1, d))
+        P, e, dG = hidden_units(X, B, params.W_V, weighted, y, held)
+        R = scales.score * dG
         gradient = Weights(
             W_Q=params.W_K @ R.T,
             W_K=params.W_Q @ R,

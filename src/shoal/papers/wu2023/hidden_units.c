@@ -3,9 +3,10 @@
  *
  * With masks m_ik = [W_k . u_i > 0] and g_i = sum of m_ik A_k over units:
  *
- *   hidden_units  in:  U (N, n, d), W (m, d), A (m, d), y (N)
+ *   hidden_units  in:  X (N, n, d), W (m, d), A (m, d), y (N), B (N, n, n); u_i = sum of B_ij x_j
  *                 out: P (m, d), P_k = sum of m_ik e_n u_i;  e (N), e_n = sum of g_i . u_i - y_n;
- *                      D (N, n, d) = 2 e_n g_i;  room to work in
+ *                      R (d, d) = sum of x_i p_ij x_j^T, with t_ij = 2 e_n g_i . x_j and
+ *                      p_ij = B_ij (t_ij - sum of B_ik t_ik);  room to work in
  *   hidden_rows   in:  U, W, A, w (m)
  *                 out: J (N, m, d), J_nk = w_k S_nk with S_nk = sum of m_ik u_i;
  *                      F (N, m), F_nk = W_k . S_nk;
@@ -16,7 +17,9 @@
  * Why by hand: XLA writes the N n x m array of hidden units to memory, reads it, writes the mask
  * and reads that twice, each time by a product with one short side that it does not do well. Here
  * a block of samples passes through all three products while its mask stays in the cache of one
- * core. In the first two products a vector holds tokens, in the third the entries of u.
+ * core. In the first two products a vector holds tokens, in the third the entries of u. What comes
+ * before and after, u from x and R from g, is products of matrices of ten rows, which XLA does one
+ * after the other on one core; here it is done while they are at hand.
  *
  * Shares of the samples are taken by whichever threads of XLA's pool are free; the caller takes
  * them too, so it never waits for work that has not begun. How the work is divided depends on
@@ -56,11 +59,11 @@ static int64_t up(int64_t count, int64_t to) { return (count + to - 1) / to * to
 typedef struct {
     int64_t N, n, d, m;
     int64_t shares, samples, rows; /* samples of a block, and tokens in it, filled up */
-    int64_t short_units, short_dims, long_dims; /* m and d, filled up */
-    const REAL *U, *y, *plain; /* y: or w; plain: W as it was given */
-    REAL *W, *A;               /* rearranged */
-    REAL *P, *e, *D;           /* or J, F and g */
-    REAL *sums, *blocks;       /* of every share: its part of P, and room for a block */
+    int64_t short_units, short_dims, long_dims, long_tokens; /* m, d and n, filled up */
+    const REAL *X, *B, *y, *plain; /* X: or U; y: or w; plain: W as it was given */
+    REAL *W, *A;                   /* rearranged */
+    REAL *P, *e, *R;               /* or J, F and g */
+    REAL *sums, *blocks; /* of every share: its part of P and then of R, and room for a block */
 } Problem;
 
 typedef void Share(const Problem *p, int64_t share);
@@ -107,8 +110,9 @@ typedef struct {
     REAL *mask; /* for every TOKENS tokens: units x TOKENS */
     REAL *u;    /* d x rows */
     REAL *g;    /* short_dims x rows */
-    REAL *v;    /* rows x long_dims: e_n u_i, or u_i */
-    REAL *rest; /* rows, and UNITS x long_dims */
+    REAL *v;    /* rows x long_dims: u_i, and later e_n u_i */
+    REAL *x;    /* rows x long_dims: x_i */
+    REAL *rest; /* rows, and UNITS x long_dims; then what one sample needs */
 } Block;
 
 /* P_k += sum over tokens of mask times v, for UNITS units and `many` vectors of entries from j. */
@@ -133,38 +137,107 @@ INLINE void add_products(const Problem *p, const Block *b, int64_t token, int64_
         for (int c = 0; c < many; c++) ((vec *)(P + a * p->long_dims + j))[c] = s[a][c];
 }
 
-static Block begun(const Problem *p, const REAL *U, int64_t samples, REAL *room)
+static Block laid_out(const Problem *p, int64_t samples, REAL *room)
 {
-    const int64_t d = p->d, tokens = samples * p->n, rows = up(tokens, LANES);
+    const int64_t tokens = samples * p->n, rows = up(tokens, LANES);
+    REAL *mask = room, *u = mask + rows * p->short_units, *g = u + rows * p->d;
+    REAL *v = g + rows * p->short_dims, *x = v + rows * p->long_dims;
+    memset(v, 0, sizeof(REAL) * rows * p->long_dims * 2);
+    return (Block){tokens, rows, mask, u, g, v, x, x + rows * p->long_dims};
+}
+
+/* Masks and g of a block whose v is u. */
+static void begin(const Problem *p, const Block *b)
+{
+    const int64_t d = p->d, rows = b->rows;
     const int64_t units = p->short_units, pairs = rows / TOKENS * TOKENS;
-    REAL *mask = room, *u = mask + rows * units, *g = u + rows * d;
-    for (int64_t j = 0; j < d; j++) {
-        for (int64_t i = 0; i < tokens; i++) u[j * rows + i] = U[i * d + j];
-        for (int64_t i = tokens; i < rows; i++) u[j * rows + i] = 0;
-    }
+    for (int64_t j = 0; j < d; j++)
+        for (int64_t i = 0; i < rows; i++) b->u[j * rows + i] = b->v[i * p->long_dims + j];
     for (int64_t k = 0; k < units; k += UNITS) {
+        const REAL *w = p->W + k * d;
         for (int64_t i = 0; i < pairs; i += TOKENS)
-            make_mask(p->W + k * d, d, u + i, rows, mask + i * units + k * TOKENS, 2);
+            make_mask(w, d, b->u + i, rows, b->mask + i * units + k * TOKENS, 2);
         if (pairs < rows)
-            make_mask(p->W + k * d, d, u + pairs, rows, mask + pairs * units + k * LANES, 1);
+            make_mask(w, d, b->u + pairs, rows, b->mask + pairs * units + k * LANES, 1);
     }
     for (int64_t j = 0; j < p->short_dims; j += DIMS) {
         const REAL *a = p->A + j * units;
+        REAL *g = b->g + j * rows;
         for (int64_t i = 0; i < pairs; i += TOKENS)
-            apply_mask(a, units, mask + i * units, g + j * rows + i, rows, 2);
-        if (pairs < rows) apply_mask(a, units, mask + pairs * units, g + j * rows + pairs, rows, 1);
+            apply_mask(a, units, b->mask + i * units, g + i, rows, 2);
+        if (pairs < rows) apply_mask(a, units, b->mask + pairs * units, g + pairs, rows, 1);
     }
-    REAL *v = g + rows * p->short_dims;
-    memset(v, 0, sizeof(REAL) * rows * p->long_dims);
-    return (Block){tokens, rows, mask, u, g, v, v + rows * p->long_dims};
+}
+
+/* `many` rows of a product, one vector of them: out += sum over j of left[j * apart] times row j of
+ * right; the next row of left begins `step` further on. */
+INLINE void add_rows(REAL *out, int64_t dims, const REAL *left, int64_t step, int64_t apart,
+                     const REAL *right, int64_t stride, int64_t count, int many)
+{
+    vec s[DIMS];
+    for (int a = 0; a < many; a++) s[a] = *(vec *)(out + a * dims);
+    for (int64_t j = 0; j < count; j++) {
+        const vec x = *(vec *)(right + j * stride);
+        for (int a = 0; a < many; a++) s[a] += left[a * step + j * apart] * x;
+    }
+    for (int a = 0; a < many; a++) *(vec *)(out + a * dims) = s[a];
+}
+
+/* A product of small matrices, added to out (rows x dims). */
+static void add_product(REAL *out, int64_t rows, int64_t dims, const REAL *left, int64_t step,
+                        int64_t apart, const REAL *right, int64_t stride, int64_t count)
+{
+    for (int64_t c = 0; c < dims; c += LANES) {
+        int64_t a = 0;
+        for (; a + DIMS <= rows; a += DIMS)
+            add_rows(out + a * dims + c, dims, left + a * step, step, apart, right + c, stride,
+                     count, DIMS);
+        for (; a < rows; a++)
+            add_rows(out + a * dims + c, dims, left + a * step, step, apart, right + c, stride,
+                     count, 1);
+    }
+}
+
+static int64_t sample_room(const Problem *p)
+{
+    return p->n * (p->long_dims + 2 * p->long_tokens);
+}
+
+/* R += a sample's part, transposed (d x long_dims). In t and b the query i runs along a row, so
+ * that sums over keys are sums of rows. Of g a few numbers too many are read: they are not used. */
+static void add_scores(const Problem *p, const Block *block, int64_t sample, const REAL *B,
+                       REAL twice_e, REAL *R, REAL *room)
+{
+    const int64_t n = p->n, dims = p->long_dims, length = p->long_tokens;
+    const REAL *x = block->x + sample * n * dims;
+    REAL *z = room, *t = z + n * dims, *b = t + n * length;
+    memset(room, 0, sizeof(REAL) * sample_room(p));
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) b[j * length + i] = B[i * n + j];
+    add_product(t, n, length, x, dims, 1, block->g + sample * n, block->rows, p->d);
+    for (int64_t c = 0; c < length; c += LANES) {
+        vec mean = {};
+        for (int64_t j = 0; j < n; j++) {
+            vec *of = (vec *)(t + j * length + c);
+            *of *= twice_e * *(vec *)(b + j * length + c);
+            mean += *of;
+        }
+        for (int64_t j = 0; j < n; j++)
+            *(vec *)(t + j * length + c) -= *(vec *)(b + j * length + c) * mean;
+    }
+    add_product(z, n, dims, t, length, 1, x, dims, n);
+    add_product(R, p->d, dims, x, 1, dims, z, dims, n);
 }
 
 static int64_t per_token(const Problem *p)
 {
-    return p->short_units + p->d + p->short_dims + p->long_dims + 1;
+    return p->short_units + p->d + p->short_dims + 2 * p->long_dims + 1;
 }
 
-static int64_t block_room(const Problem *p) { return p->rows * per_token(p) + UNITS * p->long_dims; }
+static int64_t block_room(const Problem *p)
+{
+    return p->rows * per_token(p) + UNITS * p->long_dims + sample_room(p);
+}
 
 /* Sums of mask times v over some tokens, for UNITS units, added to P (UNITS x long_dims). */
 static void add_units(const Problem *p, const Block *b, int64_t token, int64_t last, int64_t k,
@@ -176,38 +249,43 @@ static void add_units(const Problem *p, const Block *b, int64_t token, int64_t l
     if (j < p->long_dims) add_products(p, b, token, last, k, j, P, 1);
 }
 
-static void step_block(const Problem *p, int64_t first, int64_t samples, REAL *P, REAL *room)
+static void step_block(const Problem *p, int64_t first, int64_t samples, REAL *P, REAL *R,
+                       REAL *room)
 {
-    const int64_t n = p->n, d = p->d;
-    const REAL *U = p->U + first * n * d;
-    const Block b = begun(p, U, samples, room);
-    REAL *D = p->D + first * n * d, *f = b.rest;
-    for (int64_t i = 0; i < b.rows; i++) f[i] = 0;
+    const int64_t n = p->n, d = p->d, dims = p->long_dims;
+    const REAL *X = p->X + first * n * d, *B = p->B + first * n * n;
+    const Block b = laid_out(p, samples, room);
+    REAL *f = b.rest, *rest = f + b.rows + UNITS * dims;
+    for (int64_t i = 0; i < b.tokens; i++)
+        for (int64_t j = 0; j < d; j++) b.x[i * dims + j] = X[i * d + j];
+    for (int64_t s = 0; s < samples; s++)
+        add_product(b.v + s * n * dims, n, dims, B + s * n * n, n, 1, b.x + s * n * dims, dims, n);
+    begin(p, &b);
+    memset(f, 0, sizeof(REAL) * b.rows);
     for (int64_t j = 0; j < d; j++)
         for (int64_t i = 0; i < b.rows; i++) f[i] += b.g[j * b.rows + i] * b.u[j * b.rows + i];
     for (int64_t s = 0; s < samples; s++) {
         REAL e = -p->y[first + s];
         for (int64_t i = s * n; i < (s + 1) * n; i++) e += f[i];
         p->e[first + s] = e;
-        for (int64_t i = s * n; i < (s + 1) * n; i++) {
-            for (int64_t j = 0; j < d; j++) b.v[i * p->long_dims + j] = e * U[i * d + j];
-            for (int64_t j = 0; j < d; j++) D[i * d + j] = 2 * e * b.g[j * b.rows + i];
-        }
+        for (int64_t i = s * n * dims; i < (s + 1) * n * dims; i++) b.v[i] *= e;
+        add_scores(p, &b, s, B + s * n * n, 2 * e, R, rest);
     }
     for (int64_t k = 0; k < p->short_units; k += UNITS)
-        add_units(p, &b, 0, b.tokens, k, P + k * p->long_dims);
+        add_units(p, &b, 0, b.tokens, k, P + k * dims);
 }
 
 static void rows_block(const Problem *p, int64_t first, int64_t samples, REAL *room)
 {
     const int64_t n = p->n, d = p->d, m = p->m;
-    const REAL *U = p->U + first * n * d;
-    const Block b = begun(p, U, samples, room);
-    REAL *D = p->D + first * n * d, *sums = b.rest + b.rows;
-    for (int64_t i = 0; i < b.tokens; i++) {
-        for (int64_t j = 0; j < d; j++) b.v[i * p->long_dims + j] = U[i * d + j];
-        for (int64_t j = 0; j < d; j++) D[i * d + j] = b.g[j * b.rows + i];
-    }
+    const REAL *U = p->X + first * n * d;
+    const Block b = laid_out(p, samples, room);
+    REAL *g = p->R + first * n * d, *sums = b.rest + b.rows;
+    for (int64_t i = 0; i < b.tokens; i++)
+        memcpy(b.v + i * p->long_dims, U + i * d, sizeof(REAL) * d);
+    begin(p, &b);
+    for (int64_t i = 0; i < b.tokens; i++)
+        for (int64_t j = 0; j < d; j++) g[i * d + j] = b.g[j * b.rows + i];
     for (int64_t s = 0; s < samples; s++) {
         REAL *J = p->P + (first + s) * m * d, *F = p->e + (first + s) * m;
         for (int64_t k = 0; k < m; k++, J += d) {
@@ -228,15 +306,17 @@ static void rows_block(const Problem *p, int64_t first, int64_t samples, REAL *r
     }
 }
 
+static int64_t sums_room(const Problem *p) { return (p->short_units + p->d) * p->long_dims; }
+
 /* Samples are dealt out in runs of nearly equal length. */
 static void step_share(const Problem *p, int64_t share)
 {
     const int64_t last = p->N * (share + 1) / p->shares;
-    REAL *P = p->sums + share * p->short_units * p->long_dims;
+    REAL *P = p->sums + share * sums_room(p), *R = P + p->short_units * p->long_dims;
     REAL *room = p->blocks + share * block_room(p);
-    memset(P, 0, sizeof(REAL) * p->short_units * p->long_dims);
+    memset(P, 0, sizeof(REAL) * sums_room(p));
     for (int64_t from = p->N * share / p->shares; from < last; from += p->samples)
-        step_block(p, from, least(p->samples, last - from), P, room);
+        step_block(p, from, least(p->samples, last - from), P, R, room);
 }
 
 static void rows_share(const Problem *p, int64_t share)
@@ -276,6 +356,7 @@ static Problem divided(int64_t N, int64_t n, int64_t d, int64_t m)
     p.short_units = up(m, UNITS);
     p.short_dims = up(d, DIMS);
     p.long_dims = up(d, LANES);
+    p.long_tokens = up(n, LANES);
     p.shares = 1;
     while (p.shares < MOST_SHARES && 2 * p.shares <= N && p.shares * PER_SHARE < 6.0 * N * n * d * m)
         p.shares *= 2;
@@ -307,21 +388,22 @@ static void rearrange(const Problem *p, const REAL *W, const REAL *A)
 
 static void add_up(const Problem *p)
 {
-    const int64_t size = p->short_units * p->long_dims;
-    for (int64_t k = 0; k < p->m; k++) {
-        REAL *sum = p->sums + k * p->long_dims;
-        for (int64_t s = 1; s < p->shares; s++)
-            for (int64_t j = 0; j < p->long_dims; j += LANES)
-                *(vec *)(sum + j) += *(vec *)(sum + s * size + j);
-        memcpy(p->P + k * p->d, sum, sizeof(REAL) * p->d);
-    }
+    const int64_t size = sums_room(p), dims = p->long_dims, d = p->d;
+    REAL *sum = p->sums;
+    for (int64_t s = 1; s < p->shares; s++)
+        for (int64_t j = 0; j < size; j += LANES)
+            *(vec *)(sum + j) += *(vec *)(sum + s * size + j);
+    for (int64_t k = 0; k < p->m; k++) memcpy(p->P + k * d, sum + k * dims, sizeof(REAL) * d);
+    sum += p->short_units * dims;
+    for (int64_t k = 0; k < d; k++)
+        for (int64_t j = 0; j < d; j++) p->R[j * d + k] = sum[k * dims + j];
 }
 
 /* Numbers that one problem needs to work in; of rows there is nothing to add up. */
 static int64_t room_of(const Problem *p, int rows)
 {
-    return p->short_units * (p->d + p->short_dims + (rows ? 0 : p->shares * p->long_dims)) +
-           p->shares * block_room(p);
+    return p->short_units * (p->d + p->short_dims) +
+           p->shares * (block_room(p) + (rows ? 0 : sums_room(p)));
 }
 
 int64_t hidden_units_room(int64_t N, int64_t n, int64_t d, int64_t m)
@@ -405,12 +487,13 @@ static XLA_FFI_Error *run(XLA_FFI_CallFrame *frame, int rows)
     for (int64_t b = 0; b < batch; b++) {
         Problem *p = problems + b;
         *p = plan;
-        p->U = (REAL *)in[0]->data + b * tokens;
+        p->X = (REAL *)in[0]->data + b * tokens;
+        p->B = rows ? NULL : (REAL *)in[4]->data + b * N * plan.n * plan.n;
         p->plain = (REAL *)in[1]->data + b * units;
         p->y = (REAL *)in[3]->data + b * (rows ? plan.m : N);
         p->P = (REAL *)out[0]->data + b * (rows ? N * units : units);
         p->e = (REAL *)out[1]->data + b * (rows ? N * plan.m : N);
-        p->D = (REAL *)out[2]->data + b * tokens;
+        p->R = (REAL *)out[2]->data + b * (rows ? tokens : plan.d * plan.d);
         p->W = (REAL *)out[3]->data + b * room_of(p, rows);
         p->A = p->W + plan.short_units * plan.d;
         p->blocks = p->A + plan.short_units * plan.short_dims;

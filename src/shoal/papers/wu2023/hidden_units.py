@@ -4,9 +4,11 @@ For attended tokens $u_i$ of $N$ sequences, units $W_k$ and their weighted selve
 
 $$ m_{ik}=1[W_k\cdot u_i>0],\quad g_i=\sum_km_{ik}A_k. $$
 
-A step needs $e_n=\sum_{i\in n}g_i\cdot u_i-y_n$, $P_k=\sum_{n,i}m_{ik}e_nu_i$ and $2e_ng_i$; a
-tangent kernel needs $J_{nk}=w_k\sum_{i\in n}m_{ik}u_i$, $F_{nk}=\sum_{i\in n}(W_k\cdot u_i)_+$
-and $g_i$ for $A_k=w_kW_k$. The formulas are what the code in C is tested against.
+A step, where $u_i=\sum_jB_{ij}x_j$, needs $e_n=\sum_{i\in n}g_i\cdot u_i-y_n$,
+$P_k=\sum_{n,i}m_{ik}e_nu_i$ and, for the scores, $R=\sum_nX^\top S_nX$ with $S_n$ what softmax
+pulls back of $2e_ng_i\cdot x_j$. A tangent kernel needs $J_{nk}=w_k\sum_{i\in n}m_{ik}u_i$,
+$F_{nk}=\sum_{i\in n}(W_k\cdot u_i)_+$ and $g_i$ for $A_k=w_kW_k$. The formulas are what the code
+in C is tested against.
 """
 
 import ctypes
@@ -17,23 +19,25 @@ import jax.numpy as jnp
 
 from shoal import native
 from shoal._typing import Any, Array, Float
+from shoal.attention import softmax_pullback
 from shoal.trees import in_pieces
 
 SOURCE = Path(__file__).with_suffix(".c")
-Answers = tuple[Float[Array, "m d"], Float[Array, " N"], Float[Array, "N n d"]]
+Answers = tuple[Float[Array, "m d"], Float[Array, " N"], Float[Array, "d d"]]
 
 
 def hidden_units(
-    U: Float[Array, "N n d"],
+    X: Float[Array, "N n d"],
+    B: Float[Array, "N n n"],
     W: Float[Array, "m d"],
     A: Float[Array, "m d"],
     y: Float[Array, " N"],
     held: int,
 ) -> Answers:
-    """$P$, $e$ and $2e_ng_i$: in C, if that can be had and takes ``held`` numbers or less."""
-    shapes = W.shape, y.shape, U.shape
-    found = _called("hidden_units", shapes, held, U, W, A, y)
-    return by_formula(U, W, A, y, held) if found is None else found
+    """$P$, $e$ and $R$: in C, if that can be had and takes ``held`` numbers or less."""
+    shapes = W.shape, y.shape, (X.shape[2],) * 2
+    found = _called("hidden_units", shapes, held, X, W, A, y, B)
+    return by_formula(X, B, W, A, y, held) if found is None else found
 
 
 def _called(handler: str, shapes: tuple, held: int, U: Array, W: Array, *rest: Array) -> Any:
@@ -54,36 +58,41 @@ def _called(handler: str, shapes: tuple, held: int, U: Array, W: Array, *rest: A
 
 
 def by_formula(
-    U: Float[Array, "N n d"],
+    X: Float[Array, "N n d"],
+    B: Float[Array, "N n n"],
     W: Float[Array, "m d"],
     A: Float[Array, "m d"],
     y: Float[Array, " N"],
     held: int,
 ) -> Answers:
-    """The same by three matrix products. The mask lies width first: both run along its rows."""
-    N, n, d = U.shape
+    """The same by matrix products. The mask lies width first: two of them run along its rows."""
+    N, n, d = X.shape
 
-    def some(U: Float[Array, "b n d"], y: Float[Array, " b"]) -> Answers:
+    def some(X: Float[Array, "b n d"], B: Float[Array, "b n n"], y: Float[Array, " b"]) -> Answers:
+        U = B @ X
         u = U.reshape(-1, d)
-        mask = (W @ u.T > 0).astype(U.dtype)
+        mask = (W @ u.T > 0).astype(u.dtype)
         # the barrier keeps the compiler from turning this into the slower mask.T @ A
         g = jax.lax.optimization_barrier(A.T @ mask).T
         e = jnp.sum((g * u).reshape(len(y), n * d), axis=1) - y
         P = mask @ (e[:, None, None] * U).reshape(-1, d)
-        return P, e, 2 * e[:, None, None] * g.reshape(U.shape)
+        dU = 2 * e[:, None, None] * g.reshape(U.shape)
+        back = softmax_pullback(B, dU @ X.transpose(0, 2, 1)) @ X
+        return P, e, X.reshape(-1, d).T @ back.reshape(-1, d)
 
     at_once = max(1, min(N, held // (n * len(W))))
     if at_once == N:
-        return some(U, y)
+        return some(X, B, y)
 
     # a sample of zeros has no error, so what fills the last piece adds nothing
-    def add(total: Array, piece: tuple[Array, Array]) -> tuple[Array, tuple[Array, Array]]:
-        P, e, dU = some(*piece)
-        return total + P, (e, dU)
+    def add(total: tuple[Array, Array], piece: tuple) -> tuple[tuple[Array, Array], Array]:
+        P, e, R = some(*piece)
+        return (total[0] + P, total[1] + R), e
 
-    pieces = in_pieces(U, at_once), in_pieces(y, at_once)
-    P, (e, dU) = jax.lax.scan(add, jnp.zeros_like(W), pieces)
-    return P, e.reshape(-1)[:N], dU.reshape(-1, n, d)[:N]
+    pieces = tuple(in_pieces(array, at_once) for array in (X, B, y))
+    zero = jnp.zeros_like(W), jnp.zeros((d, d), X.dtype)
+    (P, R), e = jax.lax.scan(add, zero, pieces)
+    return P, e.reshape(-1)[:N], R
 
 
 Rows = tuple[Float[Array, "N m d"], Float[Array, "N m"], Float[Array, "N n d"]]
