@@ -469,8 +469,8 @@ def bench(
     """Speed against the alternatives, as ratios in one run.
 
     PyTorch eager, torch.compile, plain JAX, Jacobian contraction and the machine's own matrix
-    product do the same work in turns; answers are compared before anything is timed. Ten minutes or
-    so for everything; PyTorch comes with the extra 'bench', and without it the other columns run.
+    product do the same work in turns; answers are compared before anything is timed. Half an hour
+    for everything; PyTorch comes with the extra 'bench', and without it the other columns run.
 
     Example: shoal bench training kernel --rounds 3
 

@@ -140,7 +140,9 @@ def tangent_kernels(X: Float[Array, "N n d"], scales: Scales, tile: int = TILE) 
         B = jax.vmap(attention, in_axes=(None, 0, None))(params, X, scales)
         U = B @ X
         u = U.reshape(N * n, d)
-        width = max(1, min(len(params.w_O), tile // (N * max(n, 0 if by_pairs else d))))
+        units = len(params.w_O)
+        most = max(1, tile // (N * max(n, 0 if by_pairs else d)))
+        width = -(-units // -(-units // most))  # tiles of equal width, as few as can be
 
         def add(total: tuple, units: tuple[Array, Array]) -> tuple[tuple, None]:
             W, w = units  # the last tile is filled with units of weight 0, which add nothing
