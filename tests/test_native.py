@@ -74,6 +74,13 @@ def test_the_kernel_and_the_formula_are_loops_over_tokens(sizes, precision, rtol
             np.testing.assert_allclose(found / scale, expected / scale, atol=rtol)
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 7])  # alone, with one too few in the last piece, all
+def test_the_formula_in_pieces_is_loops_over_tokens(at_once):
+    given = drawn(7, 3, 5, 11)
+    for found, expected in zip(by_formula(*given, at_once * 3 * 11), loops(*given), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+
+
 @needs_a_compiler
 @pytest.mark.parametrize(("precision", "rtol"), [("float64", 1e-12), ("float32", 2e-4)])
 @pytest.mark.parametrize("sizes", SIZES)

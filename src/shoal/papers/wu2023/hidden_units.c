@@ -10,7 +10,7 @@
  *   hidden_rows   in:  U, W, A, w (m)
  *                 out: J (N, m, d), J_nk = w_k S_nk with S_nk = sum of m_ik u_i;
  *                      F (N, m), F_nk = W_k . S_nk;
- *                      D (N, n, d) = g_i;  room to work in
+ *                      g (N, n, d);  room to work in
  *
  * Leading axes that all of them share are a batch. Compiled with REAL = float or double.
  *
@@ -204,7 +204,8 @@ static int64_t sample_room(const Problem *p)
 }
 
 /* R += a sample's part, transposed (d x long_dims). In t and b the query i runs along a row, so
- * that sums over keys are sums of rows. Of g a few numbers too many are read: they are not used. */
+ * that sums over keys are sums of rows. Vectors of g may reach beyond a sample, and at the end into
+ * v, which follows g: those lanes are not used. */
 static void add_scores(const Problem *p, const Block *block, int64_t sample, const REAL *B,
                        REAL twice_e, REAL *R, REAL *room)
 {
