@@ -1,4 +1,4 @@
-"""A theorem confronted with a run: what it assumes, what it concludes, and the verdict."""
+"""A theorem compared with a run: what it assumes, what it concludes, and the verdict."""
 
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -22,18 +22,28 @@ class Inequality(NamedTuple):
     resolution: Float[Array, "..."] | float = 0.0
 
 
+class Equality(NamedTuple):
+    """The claim ``lhs = rhs`` up to ``tolerance``, elementwise, e.g. over a whole curve."""
+
+    lhs: Float[Array, "..."] | float
+    rhs: Float[Array, "..."] | float
+    tolerance: Float[Array, "..."] | float
+
+
 class Certificate(NamedTuple):
-    """A theorem confronted with a run: what it assumes, and what it concludes.
+    """A theorem compared with a run: what it assumes, and what it concludes.
 
     The rates are shares of the risk lost per step (per unit of time for a flow), the theorem's
-    guarantee and what the run did.
+    guarantee and what the run did; NaN if the theorem says nothing about a rate. ``curves`` are
+    drawn beside the risk, by name: a bound, or the exact curve; one number for each record.
     """
 
     hypotheses: dict[str, Inequality]
-    conclusions: dict[str, Inequality]
-    constants: dict[str, Any]
-    predicted_rate: Float[Array, ""] | float
-    measured_rate: Float[Array, ""] | float
+    conclusions: dict[str, Inequality | Equality]
+    constants: dict[str, Any] = {}  # noqa: RUF012 (never changed)
+    predicted_rate: Float[Array, ""] | float = float("nan")
+    measured_rate: Float[Array, ""] | float = float("nan")
+    curves: dict[str, Any] = {}  # noqa: RUF012
 
 
 class Verdict(StrEnum):
@@ -64,15 +74,18 @@ def _margin(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(lhs) & np.isfinite(rhs), margin, -1.0)
 
 
-def _points(inequality: Inequality) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _points(inequality: Inequality | Equality) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     arrays = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in inequality))
     return tuple(np.atleast_1d(a).ravel() for a in arrays)  # type: ignore[return-value]
 
 
-def _reading(name: str, inequality: Inequality, decided: np.ndarray) -> Reading:
+def _reading(name: str, inequality: Inequality | Equality, decided: np.ndarray) -> Reading:
     """Gather elementwise decisions (+1 holds, 0 undecided, -1 fails) into one line."""
-    lhs, rhs, _ = _points(inequality)
-    margin = _margin(lhs, rhs)
+    lhs, rhs, within = _points(inequality)
+    if isinstance(inequality, Equality):
+        margin = _margin(np.abs(lhs - rhs), within)
+    else:
+        margin = _margin(lhs, rhs)
     worst = int(np.lexsort((margin, decided))[0])  # a failed point before an undecided one
     holds = {1: True, 0: None, -1: False}[int(decided[worst])]
     at = worst if np.ndim(inequality.lhs) or np.ndim(inequality.rhs) else None
@@ -90,12 +103,19 @@ def read_hypothesis(name: str, inequality: Inequality, rtol: float = RTOL) -> Re
     return _reading(name, inequality, np.where(finite, decided, -1))
 
 
-def read_conclusion(name: str, inequality: Inequality, rtol: float = RTOL) -> Reading:
+def read_conclusion(
+    name: str, inequality: Inequality | Equality, rtol: float = RTOL
+) -> Reading:
     """Judge a conclusion: equality is fine, a measured NaN or infinity fails.
 
     A bound that is itself not finite decides nothing, nor does an excess within rounding.
     """
     lhs, rhs, resolution = _points(inequality)
+    if isinstance(inequality, Equality):
+        with np.errstate(invalid="ignore"):
+            near = np.where(np.abs(lhs - rhs) <= resolution, 1, -1)
+        near = np.where(np.isfinite(lhs), near, -1)
+        return _reading(name, inequality, np.where(np.isfinite(rhs), near, 0))
     with np.errstate(invalid="ignore"):
         excess = lhs - rhs
         tolerance = rtol * np.maximum(np.abs(lhs), np.abs(rhs)) + resolution
@@ -112,7 +132,7 @@ def readings(certificate: Certificate, rtol: float = RTOL) -> tuple[list[Reading
 
 
 def verdict(certificate: Certificate, rtol: float = RTOL) -> Verdict:
-    """What the confrontation says.
+    """What the comparison says.
 
     >>> fine, broken = Inequality(1.0, 2.0), Inequality(3.0, 2.0)
     >>> judge = lambda h, c: str(verdict(Certificate({"h": h}, {"c": c}, {}, 0.0, 0.0)))

@@ -1,9 +1,15 @@
-"""Losses, each the paper's own."""
+"""Losses: all outputs and all targets in, one number out.
+
+A loss that is a multiple of the sum of squared errors says so by its attribute ``squares_weight``,
+a function of the number of outputs; tangent kernels and fused training steps need it. Attributes
+survive `functools.wraps`, so a wrapped loss keeps its fast path.
+"""
 
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Array, Float
+from shoal._typing import Any, Array, Callable, Float
+from shoal.errors import InputError, nearest
 
 
 def half_sum_of_squares(
@@ -17,6 +23,9 @@ def half_sum_of_squares(
     return 0.5 * jnp.sum(jnp.square(outputs - targets))
 
 
+half_sum_of_squares.squares_weight = lambda count: 0.5  # type: ignore[attr-defined]  # noqa: ARG005
+
+
 def mean_of_squares(
     outputs: Float[Array, "*shape"], targets: Float[Array, "*shape"]
 ) -> Float[Array, ""]:
@@ -26,6 +35,9 @@ def mean_of_squares(
     2.5
     """
     return jnp.mean(jnp.square(outputs - targets))
+
+
+mean_of_squares.squares_weight = lambda count: 1 / count  # type: ignore[attr-defined]
 
 
 def cross_entropy(
@@ -47,3 +59,30 @@ def accuracy(scores: Float[Array, "N classes"], classes: Float[Array, " N"]) -> 
     """
     right = jnp.mean(jnp.argmax(scores, axis=1) == classes.astype(int), dtype=scores.dtype)
     return jnp.where(jnp.all(jnp.isfinite(scores)), right, jnp.nan)
+
+
+def logistic(scores: Float[Array, " N"], signs: Float[Array, " N"]) -> Float[Array, ""]:
+    r"""Mean over samples of $\log(1+e^{-yf})$ for labels $y=\pm1$.
+
+    >>> round(float(logistic(jnp.zeros(2), jnp.array([1.0, -1.0]))), 6)
+    0.693147
+    """
+    return jnp.mean(jax.nn.softplus(-signs * scores))
+
+
+LOSSES: dict[str, Callable[[Any, Any], Any]] = {
+    "squares": half_sum_of_squares,
+    "mean_squares": mean_of_squares,
+    "cross_entropy": cross_entropy,
+    "logistic": logistic,
+}
+
+
+def loss_of(loss: str | Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A loss by its name, or the function itself."""
+    if callable(loss):
+        return loss
+    if loss not in LOSSES:
+        msg = f"no loss is called {loss!r}; {nearest(str(loss), LOSSES)}"
+        raise InputError(msg)
+    return LOSSES[loss]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Array, Callable, Int, Params, PRNGKeyArray, Risk, Scalar
+from shoal._typing import Array, Callable, Int, PRNGKeyArray, Risk, Scalar
 from shoal.errors import InputError
 from shoal.projections import onto_balls
 from shoal.trees import norm
@@ -29,17 +29,17 @@ class Method(NamedTuple):
     step: Callable[[Risk, Blocks, State], tuple[Blocks, State]]
 
 
-def gradient_descent(step_size: Scalar, speeds: Mapping[str, Scalar] | None = None) -> Method:
+def gradient_descent(step_size: Scalar, step_ratios: Mapping[str, Scalar] | None = None) -> Method:
     r"""Simultaneous update $W_* \gets W_* - \gamma r_* \nabla_{W_*}\ell$.
 
-    ``speeds`` holds the ratios $r_*$ by block name; a block not named has ratio 1.
+    ``step_ratios`` holds the ratios $r_*$ by block name; a block not named has ratio 1.
     """
-    speeds = speeds or {}
+    step_ratios = step_ratios or {}
 
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
         gradient = jax.grad(risk)(blocks)
         moved = {
-            name: W - jnp.asarray(step_size * speeds.get(name, 1.0), W.dtype) * gradient[name]
+            name: W - jnp.asarray(step_size * step_ratios.get(name, 1.0), W.dtype) * gradient[name]
             for name, W in blocks.items()
         }
         return moved, state
@@ -49,7 +49,7 @@ def gradient_descent(step_size: Scalar, speeds: Mapping[str, Scalar] | None = No
 
 def gradient_flow(
     step_size: Scalar,
-    speeds: Mapping[str, Scalar] | None = None,
+    step_ratios: Mapping[str, Scalar] | None = None,
     *,
     rtol: float = FLOW_RTOL,
     atol: float = FLOW_ATOL,
@@ -66,7 +66,7 @@ def gradient_flow(
     """
     import diffrax  # a second to import: only when used
 
-    speeds = speeds or {}
+    step_ratios = step_ratios or {}
     controller = diffrax.PIDController(
         rtol=rtol, atol=atol, dtmin=step_size / max_substeps, force_dtmin=True
     )
@@ -74,7 +74,7 @@ def gradient_flow(
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
         def velocity(t: Any, y: Blocks, args: Any) -> Blocks:  # noqa: ARG001
             gradient = jax.grad(risk)(y)
-            return {name: -speeds.get(name, 1.0) * gradient[name] for name in y}
+            return {name: -step_ratios.get(name, 1.0) * gradient[name] for name in y}
 
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(velocity),
@@ -99,17 +99,17 @@ def gradient_flow(
     return Method(lambda _: jnp.zeros((), int), step)
 
 
-def adam(step_size: Scalar, speeds: Mapping[str, Scalar] | None = None) -> Method:
+def adam(step_size: Scalar, step_ratios: Mapping[str, Scalar] | None = None) -> Method:
     r"""Adam (Kingma & Ba 2015), $\beta=(0.9, 0.999)$, $\epsilon=10^{-8}$, by optax."""
     import optax
 
-    speeds = speeds or {}
+    step_ratios = step_ratios or {}
     moments = optax.scale_by_adam()
 
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
         direction, state = moments.update(jax.grad(risk)(blocks), state)
         moved = {
-            name: W - jnp.asarray(step_size * speeds.get(name, 1.0), W.dtype) * direction[name]
+            name: W - jnp.asarray(step_size * step_ratios.get(name, 1.0), W.dtype) * direction[name]
             for name, W in blocks.items()
         }
         return moved, state
@@ -135,9 +135,9 @@ def subset(key: PRNGKeyArray, total: int, size: int) -> Int[Array, " size"]:
 def on_batches(
     method: Method, *, num_samples: int, batch_size: int, key: PRNGKeyArray | None = None
 ) -> Method:
-    """Let every step of a method see a fresh random batch instead of all samples.
+    """Give every step of a method a fresh random batch instead of all samples.
 
-    The samples of a batch differ; batches are drawn independently. The method descends the loss of
+    The samples of a batch are distinct; batches are drawn independently. The method descends the loss of
     the batch: an unbiased estimate for a mean, and ``batch_size / num_samples`` times that for a
     sum. The state carries the key.
     """
@@ -215,8 +215,8 @@ def decaying(method: Method, rate: Scalar, *, to_start: bool) -> Method:
         inner, centre = state
 
         def penalised(b: Blocks, *rows: Array) -> Array:
-            apart = sum(jnp.sum((W - centre[name]) ** 2) for name, W in b.items())
-            return risk(b, *rows) + 0.5 * rate * apart
+            distance = sum(jnp.sum((W - centre[name]) ** 2) for name, W in b.items())
+            return risk(b, *rows) + 0.5 * rate * distance
 
         blocks, inner = method.step(penalised, blocks, inner)
         return blocks, (inner, centre)
@@ -224,18 +224,31 @@ def decaying(method: Method, rate: Scalar, *, to_start: bool) -> Method:
     return Method(init, step)
 
 
-__all__ = [
-    "Average",
-    "Blocks",
-    "Method",
-    "Params",
-    "State",
-    "adam",
-    "averaging",
-    "decaying",
-    "gradient_descent",
-    "gradient_flow",
-    "on_batches",
-    "projected",
-    "subset",
-]
+def from_optax(transformation: Any) -> Callable[..., Method]:
+    """Any optax gradient transformation as a method; its step size is its own."""
+
+    def make(step_size: Scalar, step_ratios: Mapping[str, Scalar] | None = None) -> Method:
+        del step_size
+        ratios = step_ratios or {}
+
+        def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
+            moves, state = transformation.update(jax.grad(risk)(blocks), state, blocks)
+            moved = {
+                name: W + jnp.asarray(ratios.get(name, 1.0), W.dtype) * moves[name]
+                for name, W in blocks.items()
+            }
+            return moved, state
+
+        return Method(transformation.init, step)
+
+    return make
+
+
+METHODS: dict[str, Callable[..., Method]] = {
+    "gd": gradient_descent,
+    "flow": gradient_flow,
+    "sgd": gradient_descent,  # on batches
+    "adam": adam,
+}
+STOCHASTIC = ("sgd", "adam")
+BATCH = 32  # samples in a step of a stochastic method, unless the setting says otherwise

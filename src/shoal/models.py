@@ -1,4 +1,4 @@
-"""What a model is, and its risk on a problem."""
+"""What a model is, and its outputs and risk on a problem."""
 
 from typing import NamedTuple
 
@@ -6,31 +6,34 @@ import jax
 import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, Int, Params, Risk
-from shoal.losses import half_sum_of_squares, mean_of_squares
 from shoal.problems import Problem
 
 
 class Model(NamedTuple):
-    """Shapes of the parameters, and the map they parametrise (one sequence in)."""
+    """Shapes of the parameters, and the map they parametrise (one sample in)."""
 
     spec: Params
     apply: Callable[[Params, Any], Float[Array, "..."]]
-    at_once: int | None = None  # so many sequences fit into memory side by side; None: all
-    together: Callable[[Params, Any], Float[Array, "N ..."]] | None = None
+    batch_size: int | None = None  # Maximum samples per batch; None means all.
+    outputs: Callable[[Params, Any], Float[Array, "N ..."]] | None = None
+    """Outputs of all samples at once, if not by ``vmap`` of ``apply``."""
+    fast_outputs: Callable[[Params, Any], Float[Array, "N ..."]] | None = None
     """A faster way to all outputs, differentiable once and in the parameters only."""
-    squares: Callable[[Params, Any, Array], Float[Array, ""]] | None = None
-    """A faster way still to the sum of squared errors, value and gradient in one pass."""
+    fused_squares: Callable[[Params, Any, Array], Float[Array, ""]] | None = None
+    """The sum of squared errors with its gradient in one pass, differentiable once."""
 
 
 def predict(model: Model, params: Params, inputs: Any) -> Float[Array, "N ..."]:
-    """Outputs for every sequence (or sequence with its query: see `Problem.inputs`).
+    """Outputs for every sample (for a sequence with its query: see `Problem.inputs`).
 
-    What does not depend on the sequence (such as the product of query and key weights) is computed
+    What does not depend on the sample (such as the product of query and key weights) is computed
     once: ``vmap`` leaves it outside the batch.
     """
-    if model.at_once is None or len(jax.tree.leaves(inputs)[0]) <= model.at_once:
+    if model.outputs is not None:
+        return model.outputs(params, inputs)
+    if model.batch_size is None or len(jax.tree.leaves(inputs)[0]) <= model.batch_size:
         return jax.vmap(model.apply, in_axes=(None, 0))(params, inputs)
-    return jax.lax.map(lambda x: model.apply(params, x), inputs, batch_size=model.at_once)
+    return jax.lax.map(lambda x: model.apply(params, x), inputs, batch_size=model.batch_size)
 
 
 def with_gradient(
@@ -59,32 +62,48 @@ def with_gradient(
     return value
 
 
+def squares_weight(loss: Callable, count: int) -> float | None:
+    """The c of a loss that is c times the sum of squared errors; None for other losses.
+
+    >>> from shoal.losses import mean_of_squares
+    >>> squares_weight(mean_of_squares, 4)
+    0.25
+    """
+    known = getattr(loss, "squares_weight", None)
+    return None if known is None else known(count)
+
+
+def _rows_of(problem: Any, rows: Int[Array, " b"] | None) -> Any:
+    return problem if rows is None else jax.tree.map(lambda a: a[rows], problem)
+
+
 def empirical_risk(model: Model, problem: Problem, loss: Callable[[Array, Array], Array]) -> Risk:
     """The loss of the model's outputs on a problem, as a function of the parameters.
 
-    A second argument, the numbers of some samples, restricts it to them: that is what stochastic
-    methods descend.
+    If ``rows`` is given, only those samples: that is what stochastic methods descend.
     """
 
     def risk(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
-        seen = problem if rows is None else jax.tree.map(lambda a: a[rows], problem)
+        seen = _rows_of(problem, rows)
         return loss(predict(model, params, seen.inputs), seen.y)
 
     return risk
 
 
 def training_risk(model: Model, problem: Problem, loss: Callable[[Array, Array], Array]) -> Risk:
-    """The same number by the model's fast way, if it has one: for steps, not for Hessians."""
-    squares, together = model.squares, model.together
-    known = loss in (half_sum_of_squares, mean_of_squares)
-    fused = squares if known else None
+    """The same number by the model's fastest way: for training steps, not for Hessians."""
+    fused, fast = model.fused_squares, model.fast_outputs
 
-    def risk(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
-        seen = problem if rows is None else jax.tree.map(lambda a: a[rows], problem)
-        if fused is not None:
-            share = 0.5 if loss is half_sum_of_squares else 1 / seen.y.size
-            return share * fused(params, seen.inputs, seen.y)
-        assert together is not None
-        return loss(together(params, seen.inputs), seen.y)
+    def by_squares(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
+        seen = _rows_of(problem, rows)
+        assert fused is not None
+        return squares_weight(loss, seen.y.size) * fused(params, seen.inputs, seen.y)
 
-    return empirical_risk(model, problem, loss) if fused is together is None else risk
+    def by_outputs(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
+        seen = _rows_of(problem, rows)
+        assert fast is not None
+        return loss(fast(params, seen.inputs), seen.y)
+
+    if fused is not None and squares_weight(loss, 1) is not None:
+        return by_squares
+    return by_outputs if fast is not None else empirical_risk(model, problem, loss)

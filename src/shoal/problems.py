@@ -1,5 +1,6 @@
-"""Problems: sequences of tokens and their targets. Formulas only; files are read in `files`."""
+"""Problems: inputs and their targets, made by formulas or read from files."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -14,8 +15,8 @@ class Problem(NamedTuple):
     """Data: N sequences of n tokens in dimension d, and their targets.
 
     A target is a number (a class number, for a classifier), a matrix with a row for each token, or
-    one row for the whole sequence.
-    Some models ask each sequence with a query of its own; without one it is the last token.
+    one row for the whole sequence. Some models take a query ``q`` for each sequence; without one
+    the query is the last token.
     """
 
     X: Float[Array, "N n d"]
@@ -26,6 +27,18 @@ class Problem(NamedTuple):
     def inputs(self) -> Any:
         """What a model sees: the sequences, with their queries if there are any."""
         return self.X if self.q is None else (self.X, self.q)
+
+
+class Samples(NamedTuple):
+    """Data of any shape: a tree of arrays with a leading axis of samples, and targets."""
+
+    x: Any
+    y: Any
+
+    @property
+    def inputs(self) -> Any:
+        """What a model sees."""
+        return self.x
 
 
 def require_finite(array: np.ndarray, what: str, precision: str = "float64") -> None:
@@ -48,7 +61,7 @@ def checked(
 ) -> Problem:
     """Make a problem of arrays from outside, or say what is wrong with them.
 
-    ``target`` is ``y`` for one number a sample, ``Y`` for one row a token or a sample.
+    ``target`` is ``y`` for one number per sample, ``Y`` for one row per token or sample.
     """
     for name, array in (("X", X), (target, y), *([] if q is None else [("q", q)])):
         if array.dtype.kind not in "fiu":
@@ -68,8 +81,36 @@ def checked(
     if q is not None and q.shape != (N, X.shape[2]):
         msg = f"{where}: q has shape {q.shape}; with this X it should be ({N}, {X.shape[2]})."
         raise InputError(msg)
-    query = None if q is None else jnp.asarray(q, float)
-    return Problem(jnp.asarray(X, float), jnp.asarray(y, float), query)
+    query = None if q is None else np.asarray(q, float)
+    return Problem(np.asarray(X, float), np.asarray(y, float), query)  # type: ignore[arg-type]
+
+
+def read_problem(
+    path: str | Path, target: str, precision: str = "float64", *, queries: bool = False
+) -> tuple[Problem, Problem | None]:
+    """The problem in an ``.npz`` file, and the held-out data, if any (``X_test`` and targets).
+
+    ``queries``: the model takes a query ``q`` with each sequence, if the file has them.
+    """
+    from shoal.files import npz_names, read_npz
+
+    present = set(npz_names(path))
+
+    def read(end: str) -> Problem:
+        query = [f"q{end}"] if queries and f"q{end}" in present else []
+        names = (f"X{end}", f"{target}{end}", *query)
+        where = str(path) + (" (test)" if end else "")
+        arrays = read_npz(path, names).values()
+        return checked(*arrays, where=where, precision=precision, target=target)
+
+    problem = read("")
+    if not {"X_test", f"{target}_test"} & present:
+        return problem, None
+    test = read("_test")
+    if test.X.shape[1:] != problem.X.shape[1:] or test.y.shape[1:] != problem.y.shape[1:]:
+        msg = f"{path}: X_test has shape {test.X.shape}; except for the samples it should be X's."
+        raise InputError(msg)
+    return problem, test
 
 
 def gaussian_tokens(

@@ -1,4 +1,4 @@
-"""The one loop."""
+"""The one training loop, pure: the engine compiles and batches it."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -7,10 +7,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal import trees
 from shoal._typing import Any, Array, Float, Int, Params, Probe, Risk
 from shoal.errors import InputError
 from shoal.methods import Method, State
-from shoal.trees import block_names
 
 
 class Trajectory(NamedTuple):
@@ -28,7 +28,7 @@ class Trajectory(NamedTuple):
     average: Params | None = None
 
 
-class Leg(NamedTuple):
+class Segment(NamedTuple):
     """A stretch of a run that can be continued: where it ended, and what it recorded before."""
 
     params: Params
@@ -36,7 +36,7 @@ class Leg(NamedTuple):
     records: dict[str, Any]
 
 
-def leg(
+def segment(
     method: Method,
     risk: Risk,
     params: Params,
@@ -46,10 +46,10 @@ def leg(
     every: int = 1,
     probes: Mapping[str, Probe] | None = None,
     train: Iterable[str] | None = None,
-) -> Leg:
+) -> Segment:
     """Take ``num_steps`` steps, recording risk and probes *before* steps 0, every, 2 every, ...
 
-    Only the blocks named in ``train`` move; the others are constants to the method, so their
+    Only the blocks that ``train`` selects move; the others are constants to the method, so their
     gradients are never computed.
     """
     if num_steps < 1 or every < 1 or num_steps % every:
@@ -58,13 +58,13 @@ def leg(
             f"try every={math.gcd(num_steps, every) or 1}."
         )
         raise InputError(msg)
-    names = block_names(params, train)
+    names = trees.block_names(params, train)
     if not names:
-        msg = f"train={train!r} names no parameter; choose from {', '.join(params._fields)}."
+        msg = f"train={train!r} selects no parameter; choose from {', '.join(trees.blocks(params))}."
         raise InputError(msg)
 
     def whole(moving: dict[str, Array]) -> Params:
-        return params._replace(**moving)
+        return trees.with_blocks(params, moving)
 
     def advance(carry: tuple, _: None) -> tuple[tuple, None]:
         moving, state = carry
@@ -78,24 +78,24 @@ def leg(
         )
         return carry, seen
 
-    moving = {name: getattr(params, name) for name in names}
+    moving = {name: W for name, W in trees.blocks(params).items() if name in names}
     state = method.init(moving) if state is None else state
     (moving, state), records = jax.lax.scan(
         record_then_advance, (moving, state), length=num_steps // every
     )
-    return Leg(whole(moving), state, records)
+    return Segment(whole(moving), state, records)
 
 
 def record(risk: Risk, probes: Mapping[str, Probe] | None, params: Params) -> dict[str, Any]:
-    """Risk and probes at one point; a probe that returns a dict is spread over several names."""
+    """Risk and probes at one point; a probe that returns a dict has a name for each part."""
     seen = {name: probe(params) for name, probe in (probes or {}).items()}
-    return {"risk": risk(params)} | spread_names(seen)
+    return {"risk": risk(params)} | flat_names(seen)
 
 
-def spread_names(seen: Mapping[str, Any]) -> dict[str, Any]:
-    """What probes said, dicts among it spread over several names.
+def flat_names(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """What probes returned, dicts among it spread over several names.
 
-    >>> spread_names({"a": 1, "b": {"x": 2, "y": 3}})
+    >>> flat_names({"a": 1, "b": {"x": 2, "y": 3}})
     {'a': 1, 'b_x': 2, 'b_y': 3}
     """
     found: dict[str, Any] = {}
@@ -108,10 +108,10 @@ def spread_names(seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def spacing(num_steps: int, records: int) -> int:
-    """How many steps between records, to divide a run into about so many.
+    """Steps between records for about ``records`` of them.
 
-    The smallest divisor that leaves no more; where that leaves far fewer (the steps are prime, or
-    nearly), the largest that leaves more.
+    The smallest divisor of ``num_steps`` that gives no more; where that gives far fewer (the number
+    of steps is nearly prime), the largest that gives more.
 
     >>> spacing(1000, 20), spacing(2003, 200)
     (50, 1)
@@ -146,7 +146,7 @@ def run(
     >>> out.risk.tolist(), float(out.params.w)
     ([32.0, 8.0, 2.0], 2.0)
     """
-    walked = leg(
+    walked = segment(
         method, risk, params0, num_steps=num_steps, every=every, probes=probes, train=train
     )
     last = record(risk, probes, walked.params)

@@ -6,9 +6,6 @@ import numpy as np
 
 from shoal._typing import Callable
 from shoal.errors import InputError
-from shoal.experiments import Experiment, default_step, simulate
-
-FLOOR = 1e-12  # share of the initial risk below which nothing is gained any more
 
 
 class Search(NamedTuple):
@@ -19,18 +16,6 @@ class Search(NamedTuple):
     tried: tuple[float, ...]  # ascending
     scores: tuple[float, ...]  # infinite where a seed diverged
     bracketed: bool  # a worse or diverging step was seen on both sides
-
-
-def decades(risk: np.ndarray) -> np.ndarray:
-    """How far each seed's risk fell, in powers of ten, on average over the run.
-
-    The area above the logarithmic curve: it rewards falling early as well as falling far. A run
-    that diverges has fallen by minus infinity.
-    """
-    risk = np.asarray(risk, float)
-    share = np.maximum(risk / risk[:, :1], FLOOR)
-    fallen = -np.mean(np.log10(share), axis=1)
-    return np.where(np.isfinite(risk).all(axis=1), fallen, -np.inf)
 
 
 def best_step(score: Callable[[float], float], first: float, *, budget: int = 9) -> Search:
@@ -61,14 +46,3 @@ def best_step(score: Callable[[float], float], first: float, *, budget: int = 9)
         tuple(seen[k] for k in order),
         order[0] < best < order[-1] and bool(np.isfinite(seen[best])),
     )
-
-
-def tuned(experiment: Experiment, *, budget: int = 9) -> Search:
-    """The step size at which the mean over seeds of `decades` is largest."""
-
-    def score(step_size: float) -> float:
-        setting = experiment.setting._replace(step_size=step_size)
-        risk = simulate(experiment._replace(setting=setting)).risk
-        return -float(np.mean(decades(np.asarray(risk))))
-
-    return best_step(score, 2 * default_step(experiment), budget=budget)

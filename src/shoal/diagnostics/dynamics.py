@@ -74,7 +74,7 @@ def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: flo
     return probe
 
 
-DENSE = 400  # up to so many parameters the Hessian is formed, beyond it Lanczos looks at its ends
+DENSE_HESSIAN = 400  # parameters up to which the Hessian is formed; beyond, Lanczos
 
 
 def curvature(
@@ -87,13 +87,13 @@ def curvature(
 
     def probe(params: Params) -> dict[str, Array]:
         names = trees.block_names(params, train)
-        blocks = {name: getattr(params, name).astype(jnp.float64) for name in names}
+        blocks = {k: W.astype(jnp.float64) for k, W in trees.blocks(params).items() if k in names}
         flat, unravel = ravel_pytree(blocks)
 
         def along(v: Array) -> Float[Array, ""]:
-            return risk(params._replace(**unravel(v)))
+            return risk(trees.with_blocks(params, unravel(v)))
 
-        if flat.size <= DENSE:
+        if flat.size <= DENSE_HESSIAN:
             eigenvalues = jnp.linalg.eigvalsh(jax.hessian(along)(flat))
             yes = jnp.ones((), bool)
             ends = {"min": eigenvalues[0], "max": eigenvalues[-1]}
@@ -139,8 +139,8 @@ def stationarity(
 
     def probe(params: Params) -> dict[str, Array]:
         names = trees.block_names(params, train)
-        blocks = {name: getattr(params, name) for name in names}
-        value, gradient = jax.value_and_grad(lambda b: risk(params._replace(**b)))(blocks)
+        blocks = {k: W for k, W in trees.blocks(params).items() if k in names}
+        value, gradient = jax.value_and_grad(lambda b: risk(trees.with_blocks(params, b)))(blocks)
         g = trees.norm(gradient)
         lowest = jnp.asarray(floor(params), float)
         ends = curvature(risk, train=names)(params)

@@ -8,8 +8,11 @@ import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, Params, Probe, Scalar
 from shoal.linalg import norm_fro, norm_op
-from shoal.models import Model
+from shoal.models import Model, predict
 from shoal.trees import block_names, blocks
+
+LARGEST = 6000
+"""Rows (samples times outputs) of the largest tangent kernel that is formed."""
 
 Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
 """Tangent kernel of each block, as a function of the parameters."""
@@ -18,9 +21,9 @@ Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
 def jacobian(
     model: Model, inputs: Any, *, train: Iterable[str] | None = None
 ) -> Callable[[Params], Float[Array, "R P"]]:
-    """All derivatives of all outputs, dense: a row for each output, those of a sequence together.
+    """The dense Jacobian of all outputs: one row for each output, those of a sample together.
 
-    For its singular values; ``R x P`` numbers are held. ``train`` names the blocks that move.
+    ``train`` selects the blocks that move. Holds ``R x P`` numbers.
     """
 
     def dense(params: Params) -> Float[Array, "R P"]:
@@ -31,10 +34,16 @@ def jacobian(
 
 
 def _block_jacobians(model: Model, inputs: Any, params: Params) -> dict[str, Float[Array, "R P"]]:
-    def outputs(params: Params, sequence: Any) -> Float[Array, " outputs"]:
-        return model.apply(params, sequence).ravel()
+    def outputs(params: Params) -> Float[Array, " R"]:
+        return predict(model, params, inputs).ravel()
 
-    J = blocks(jax.vmap(jax.jacrev(outputs), in_axes=(None, 0))(params, inputs))
+    def one(params: Params, sample: Any) -> Float[Array, " outputs"]:
+        return model.apply(params, sample).ravel()
+
+    if model.outputs is not None:  # a function of the whole batch
+        J = blocks(jax.jacrev(outputs)(params))
+        return {name: j.reshape(j.shape[0], -1) for name, j in J.items()}
+    J = blocks(jax.vmap(jax.jacrev(one), in_axes=(None, 0))(params, inputs))
     return {name: j.reshape(j.shape[0] * j.shape[1], -1) for name, j in J.items()}
 
 
@@ -42,8 +51,8 @@ def tangent_kernels(model: Model, inputs: Any) -> Kernels:
     r"""Tangent kernel of each block, $K_{ij} = \langle\nabla f(x_i),\nabla f(x_j)\rangle$.
 
     By automatic differentiation: works for any model, and needs memory for the whole Jacobian.
-    Papers bring closed forms that do not. If a sequence has several outputs, there is a row for
-    each, those of a sequence together.
+    Papers bring closed forms that do not. A sample with several outputs has one row for each of
+    them, next to each other.
     """
 
     def kernels(params: Params) -> dict[str, Float[Array, "R R"]]:
@@ -54,13 +63,15 @@ def tangent_kernels(model: Model, inputs: Any) -> Kernels:
 
 
 def total_kernel(
-    kernels: Kernels, speeds: Mapping[str, Scalar]
+    kernels: Kernels, step_ratios: Mapping[str, Scalar]
 ) -> Callable[[Params], Float[Array, "N N"]]:
     r"""The kernel that drives the outputs, $\sum_* r_*K_*$, with the blocks' step ratios $r_*$."""
 
     def kernel(params: Params) -> Float[Array, "N N"]:
         parts = kernels(params)
-        return functools.reduce(jnp.add, [speeds[name] * K for name, K in parts.items()])
+        return functools.reduce(
+            jnp.add, [step_ratios.get(name, 1.0) * K for name, K in parts.items()]
+        )
 
     return kernel
 

@@ -27,7 +27,8 @@ class Directions(NamedTuple):
 
 
 def _blocks(params: Params, train: Iterable[str] | None) -> Blocks:
-    return {name: getattr(params, name) for name in trees.block_names(params, train)}
+    names = trees.block_names(params, train)
+    return {name: W for name, W in trees.blocks(params).items() if name in names}
 
 
 def _rows(W: Array) -> Float[Array, "..."]:
@@ -109,19 +110,20 @@ def plane(
     a: Float[Array, " rows"],
     b: Float[Array, " columns"],
     *,
-    at_once: int = 64,
+    batch_size: int = 64,
 ) -> Float[Array, "rows columns"]:
-    """The risk at every point of a grid; ``at_once`` points are evaluated side by side."""
+    """The risk at every point of a grid, ``batch_size`` points at a time."""
+    blocks = trees.blocks(centre)
 
     def at(point: Float[Array, " 2"]) -> Float[Array, ""]:
         moved = {
-            name: getattr(centre, name) + point[0] * one + point[1] * directions.second[name]
+            name: blocks[name] + point[0] * one + point[1] * directions.second[name]
             for name, one in directions.first.items()
         }
-        return risk(centre._replace(**moved))
+        return risk(trees.with_blocks(centre, moved))
 
     grid = jnp.stack(jnp.meshgrid(a, b, indexing="ij"), axis=-1).reshape(-1, 2)
-    values = jax.lax.map(at, grid, batch_size=min(at_once, len(grid)))
+    values = jax.lax.map(at, grid, batch_size=min(batch_size, len(grid)))
     return values.reshape(len(a), len(b))
 
 

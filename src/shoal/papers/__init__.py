@@ -1,17 +1,135 @@
-"""The papers. This list is the only index."""
+"""The papers: built in, from a file, or from an installed package (entry points `shoal.papers`)."""
+
+import functools
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from shoal.errors import InputError, nearest
-from shoal.experiments import Paper
-from shoal.papers import arda2026, qin2025, song2024, wu2023
+from shoal.lab.paper import Paper
 
-PAPERS: dict[str, Paper] = {
-    module.PAPER.key: module.PAPER for module in (wu2023, song2024, arda2026, qin2025)
-}
+BUILT_IN = ("wu2023", "song2024", "arda2026", "qin2025")
 
 
-def paper_of(key: str) -> Paper:
-    """A paper by its key."""
-    if key not in PAPERS:
-        msg = f"no paper is called {key!r}; {nearest(key, PAPERS)}"
+@functools.cache
+def _entry_points() -> dict[str, Any]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group="shoal.papers")}
+
+
+def _value(module: Any, where: str) -> Paper:
+    found = module if isinstance(module, Paper) else getattr(module, "PAPER", None)
+    if not isinstance(found, Paper):
+        msg = f"{where} holds no paper: it should define PAPER = sh.Paper(...)."
         raise InputError(msg)
-    return PAPERS[key]
+    return found
+
+
+@functools.cache
+def _built_in(key: str) -> Paper:
+    return _value(importlib.import_module(f"shoal.papers.{key}"), key)
+
+
+@functools.cache
+def _installed(key: str) -> Paper:
+    try:
+        return _value(_entry_points()[key].load(), key)
+    except (ImportError, AttributeError) as error:
+        msg = f"the installed paper {key!r} cannot be loaded ({type(error).__name__}: {error})."
+        raise InputError(msg) from None
+
+
+@functools.cache
+def _from_file(path: Path) -> Paper:
+    """Run a file and take its ``PAPER``. Only a path that the user typed is ever run."""
+    name = f"shoal_paper_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        msg = f"{str(path)!r} is not a Python file."
+        raise InputError(msg)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # so that classes in it know their source
+    try:
+        spec.loader.exec_module(module)
+    except InputError:
+        raise
+    except Exception as error:
+        msg = f"{str(path)!r} fails when it is run: {type(error).__name__}: {error}"
+        raise InputError(msg) from error
+    found = _value(module, str(path))
+    if found.key in BUILT_IN:
+        msg = f"{str(path)!r} calls itself {found.key!r}, which is a built-in paper; rename it."
+        raise InputError(msg)
+    return found
+
+
+class _Papers(Mapping[str, Paper]):
+    """All papers that have a name, loaded when looked at."""
+
+    def __getitem__(self, key: str) -> Paper:
+        if key in BUILT_IN:
+            return _built_in(key)
+        if key in _entry_points():
+            return _installed(key)
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from dict.fromkeys((*BUILT_IN, *_entry_points()))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+PAPERS: Mapping[str, Paper] = _Papers()
+
+
+def is_file(target: str) -> bool:
+    """Whether a target is written as a Python file."""
+    return target.endswith(".py")
+
+
+def paper_of(target: str) -> Paper:
+    """A paper by its key, or by the path of the file that defines it."""
+    if is_file(target):
+        path = Path(target)
+        if not path.is_file():
+            msg = f"there is no file {target!r}; write a template with shoal new paper NAME."
+            raise InputError(msg)
+        return _from_file(path.resolve())
+    if target not in PAPERS:
+        msg = f"no paper is called {target!r}; {nearest(target, PAPERS)}"
+        raise InputError(msg)
+    return PAPERS[target]
+
+
+def known_paper(key: str) -> Paper:
+    """A paper by the key that a run folder names: built in, installed, or loaded by the user."""
+    loaded = {paper.key: paper for paper in _loaded_files()}
+    if key in loaded:
+        return loaded[key]
+    return paper_of(key)
+
+
+def _loaded_files() -> list[Paper]:
+    names = [name for name in sys.modules if name.startswith("shoal_paper_")]
+    found = [getattr(sys.modules[name], "PAPER", None) for name in names]
+    return [paper for paper in found if isinstance(paper, Paper)]
+
+
+def split_target(name: str) -> tuple[str, str]:
+    """Split ``TARGET.PART`` (a theorem, a claim or a figure); the part may be empty.
+
+    >>> split_target("wu2023.theorem_a"), split_target("./mine.py.theorem_1"), split_target("a.py")
+    (('wu2023', 'theorem_a'), ('./mine.py', 'theorem_1'), ('a.py', ''))
+    """
+    if name.endswith(".py"):
+        return name, ""
+    if ".py." in name:
+        target, _, part = name.rpartition(".")
+        return target, part
+    target, _, part = name.partition(".")
+    return target, part

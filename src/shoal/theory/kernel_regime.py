@@ -52,7 +52,7 @@ def kernel_regime(
     *,
     output_size: Scalar,
 ) -> Certificate:
-    r"""Confront a run with the prediction of its initial kernel.
+    r"""Compare a run with the prediction of its initial kernel.
 
     Needs the probe ``kernel_distance``, $\lVert K_t-K_0\rVert$ (spectral norm), at every step.
     ``output_size`` is the size of the numbers whose sum is the output (and of the labels): it sets
@@ -94,4 +94,5 @@ def kernel_regime(
         },
         predicted_rate=share_lost(predicted, t[-1]),
         measured_rate=share_lost(trajectory.risk, t[-1]),
+        curves={"predicted by the initial kernel": predicted},
     )

@@ -1,0 +1,1 @@
+"""The laboratory: Setting -> Setup -> Run, theorems about runs, studies of many, claims."""

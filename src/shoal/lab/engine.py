@@ -1,0 +1,373 @@
+"""The engine: the one place that compiles training. Setups and seeds in, trajectories out.
+
+Every function here takes a `Setup` whose parts have a leading axis of runs: the seeds of one
+setting, or many settings of equal shape. A compiled program depends on the setting's compile key
+and on shapes, not on numbers, seeds or data. What belongs to one run is computed from that run
+alone, so a seed's result does not depend on its companions (beyond the rounding of batched
+products).
+"""
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal import trees
+from shoal.diagnostics import dynamics
+from shoal.errors import InputError
+from shoal.lab import probes as generic
+from shoal.lab.setup import BATCHES, Setup, floats_per_step, key_of, require_whole_records
+from shoal.methods import BATCH, METHODS, STOCHASTIC, Method, averaging, from_optax, on_batches
+from shoal.runtime import cores, in_float64, numpy_tree
+from shoal.training import Trajectory, record, segment, spacing
+
+CACHED = 2**17
+"""Numbers that one core's cache holds, roughly: runs are batched up to this."""
+SEGMENTS = 20
+"""Most pieces that a run is cut into, for progress and for stopping."""
+Progress = Callable[[int, int], None]
+
+
+def method_of(setup: Setup, key: Any = None) -> Method:
+    """The training rule of one start; ``key`` decides the batches."""
+    setting, rule = setup.setting, setup.setting.method
+    make = METHODS[rule] if isinstance(rule, str) else from_optax(rule)
+    method = make(setup.step_size, setup.step_ratios)
+    if isinstance(rule, str) and rule in STOCHASTIC:
+        count = len(jax.tree.leaves(setup.inputs)[0])
+        size = min(BATCH, count) if setting.batch_size is None else setting.batch_size
+        method = on_batches(method, num_samples=count, batch_size=size, key=key)
+    method = setting.rule(method)
+    return averaging(method) if setting.averages else method
+
+
+# -------------------------------------------------------------------------------- over all runs
+
+
+def over_runs(function: Callable, setup: Setup, batch: int, *extra: Any) -> Any:
+    """Apply ``function(one_setup, *extra)`` to every run, ``batch`` of them by ``vmap``.
+
+    A single run is not batched: the same numbers in batched products would be far slower.
+    """
+    stacked = (setup.parts(), *extra)
+
+    def one(parts: dict, *rest: Any) -> Any:
+        return function(setup.with_parts(parts), *rest)
+
+    count = len(jax.tree.leaves(stacked)[0])
+    if count == 1:
+        alone = one(*jax.tree.map(lambda x: x[0], stacked))
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
+    if 1 < batch and count <= batch:
+        return jax.vmap(one)(*stacked)
+    return jax.lax.map(lambda args: one(*args), stacked, batch_size=batch if batch > 1 else None)
+
+
+@functools.partial(jax.jit, static_argnames="function")
+def _per_start(setup: Setup, extra: tuple, *, function: Callable) -> Any:
+    return over_runs(lambda one: function(one, *extra), setup, 1)
+
+
+@in_float64
+def per_start(setup: Setup, function: Callable, *extra: Any) -> Any:
+    """``function(start, *extra)`` for every run in float64, one after the other.
+
+    The function should be defined once, not made anew: a program is compiled for each.
+    """
+    return numpy_tree(_per_start(setup.astype("float64"), extra, function=function))
+
+
+def default_steps(setup: Setup) -> np.ndarray:
+    r"""The default step of every run: the paper's, or half of $1/\lambda_{\max}(K_0)$.
+
+    The latter is a quarter of the limit $2/\lambda_{\max}$ at which the linearised run turns
+    unstable. It is neither necessary nor sufficient for convergence of the real one: kernels grow
+    along some runs.
+    """
+    return per_start(setup.replace(step_size=None), _default_step)
+
+
+def _default_step(setup: Setup) -> Any:
+    usual = setup.setting.default_step(setup)
+    if usual is not None:
+        return jnp.asarray(usual, float)
+    kernel = setup.kernel()
+    if kernel is None:
+        # without a tangent kernel: half of 1 / sharpness, the same for a linear model
+        sharp = dynamics.sharpness(setup.risk, jax.random.key(0))(setup.params0)["value"]
+        return jnp.where(jnp.isfinite(sharp) & (sharp > 0), 0.5 / sharp, 1e-3)
+    top = jnp.linalg.eigvalsh(kernel(setup.params0))[-1]
+    return jnp.where(jnp.isfinite(top) & (top > 0), 0.5 / top, 1.0)
+
+
+# ------------------------------------------------------------------------------------- training
+
+
+def stride_of(text: str) -> tuple[str, int | None]:
+    """A probe's name, and the steps between its records if they are given, as in ``name@50``.
+
+    >>> stride_of("sharpness@50"), stride_of("movement")
+    (('sharpness', 50), ('movement', None))
+    """
+    name, at, stride = text.partition("@")
+    if at and not (stride.isascii() and stride.isdigit() and len(stride) < 13 and int(stride) > 0):
+        msg = f"probe {text!r}: expected a number of steps after @, such as {name}@50."
+        raise InputError(msg)
+    return name, int(stride) if at else None
+
+
+def _common_stride(names: Iterable[str], num_steps: int, every: int) -> int | None:
+    found = {stride for _, stride in map(stride_of, names) if stride is not None}
+    if len(found) > 1:
+        msg = f"probes at different spacings ({sorted(found)}); choose one for all of them."
+        raise InputError(msg)
+    stride = next(iter(found), None)
+    if stride is not None and (stride % every or num_steps % stride):
+        msg = f"probes @{stride}: expected a multiple of {every=} that divides {num_steps=}."
+        raise InputError(msg)
+    return stride
+
+
+@functools.partial(jax.jit, static_argnames="batch")
+def _begin(setup: Setup, seeds: Any, *, batch: int) -> Any:
+    """State of the method before the first step."""
+
+    def one(start: Setup, seed: Any) -> Any:
+        moving = {k: W for k, W in trees.blocks(start.params0).items() if k in start.trained}
+        return method_of(start, key_of(seed, BATCHES)).init(moving)
+
+    return over_runs(one, setup, batch, seeds)
+
+
+@functools.partial(jax.jit, static_argnames=("num_steps", "every", "probes", "batch"))
+def _advance(
+    setup: Setup, points: Any, states: Any, *, num_steps: int, every: int, probes: tuple, batch: int
+) -> tuple:
+    """Train for some steps. Nothing else in shoal compiles a training loop."""
+
+    def one(start: Setup, params: Any, state: Any) -> tuple:
+        walked = segment(
+            method_of(start),
+            start.fast_risk,
+            params,
+            state,
+            num_steps=num_steps,
+            every=every,
+            probes=generic.chosen(start, probes),
+            train=start.trained,
+        )
+        return walked.params, walked.state, walked.records
+
+    return over_runs(one, setup, batch, points, states)
+
+
+@functools.partial(jax.jit, static_argnames=("probes", "batch", "risk"))
+def _look(setup: Setup, points: Any, *, probes: tuple, batch: int, risk: bool) -> dict:
+    """Risk (if asked) and probes at one point of every run."""
+
+    def one(start: Setup, params: Any) -> dict:
+        measure = start.fast_risk if risk else lambda _: jnp.zeros(())
+        found = record(measure, generic.chosen(start, probes), params)
+        return found if risk else {k: v for k, v in found.items() if k != "risk"}
+
+    return over_runs(one, setup, batch, points)
+
+
+@in_float64
+def trajectories(
+    setup: Setup,
+    probes: Iterable[str] = (),
+    *,
+    num_steps: int | None = None,
+    every: int | None = None,
+    progress: Progress | None = None,
+) -> Trajectory:
+    """Train every run; NumPy arrays with a leading axis of runs.
+
+    Small models leave cores idle, so each core takes a share of the runs. ``progress(done, total)``
+    is called now and then with numbers of steps. Expensive probes can be recorded less often:
+    ``kernel_eigenvalues@50`` is every 50 steps (else NaN). Zero steps look at the start only.
+    """
+    setting, probes = setup.setting, tuple(probes)
+    num_steps = setting.num_steps if num_steps is None else num_steps
+    every = (setting.every if every is None else every) if num_steps else 1
+    if setup.step_size is None and num_steps and isinstance(setting.method, str):
+        setup = setup.with_steps(default_steps(setup))
+    require_whole_records(num_steps, every)
+    _common_stride(probes, num_steps, every)
+    batch = _batch_size(setup)
+    shares = _shares(setup, batch)
+    done, stopped, counting = [0] * len(shares), threading.Event(), threading.Lock()
+
+    def tell(share: int, steps: int) -> None:
+        if stopped.is_set():
+            raise InterruptedError
+        with counting:
+            done[share] = steps
+            if progress is not None:
+                progress(sum(done) // len(done), num_steps)
+
+    @in_float64
+    def one(share: int) -> Trajectory:
+        return _trained(
+            shares[share], probes, num_steps, every, batch, functools.partial(tell, share)
+        )
+
+    if len(shares) == 1:
+        found = [one(0)]
+    else:
+        with ThreadPoolExecutor(len(shares)) as pool:
+            try:
+                found = list(pool.map(one, range(len(shares))))
+            except BaseException:
+                stopped.set()
+                raise
+    return jax.tree.map(lambda *xs: np.concatenate(xs)[: setup.num_runs], *found)
+
+
+def _batch_size(setup: Setup) -> int:
+    """Runs to batch: as many as a core's cache holds, 16 at most, in equal batches."""
+    fits = max(1, min(16, int(CACHED / floats_per_step(setup.setting))))
+    share = -(-setup.num_runs // min(cores(), setup.num_runs))
+    return -(-share // -(-share // fits))
+
+
+def _shares(setup: Setup, batch: int) -> list[Setup]:
+    """The runs in equal shares of whole batches, one per core; the last is filled up.
+
+    So all shapes are equal, and one program serves all shares.
+    """
+    count = setup.num_runs
+    size = -(-count // min(cores(), count))
+    size = batch * -(-size // batch)
+    firsts = range(0, count, size)
+    return [setup.rows(min(k, count - 1) for k in range(f, f + size)) for f in firsts]
+
+
+def _trained(
+    setup: Setup,
+    probes: tuple[str, ...],
+    num_steps: int,
+    every: int,
+    batch: int,
+    tell: Callable[[int], None],
+) -> Trajectory:
+    """Train a share of the runs, segment by segment; rare probes have a thread of their own."""
+    often = tuple(name for name in probes if stride_of(name)[1] is None)
+    rare = tuple(name for name in probes if stride_of(name)[1] is not None)
+    points, records = setup.params0, []
+    states: Any = ()
+    if num_steps:
+        states = _begin(setup, np.asarray(setup.seeds, np.uint32), batch=batch)
+        total, stride = num_steps // every, _common_stride(probes, num_steps, every)
+        pieces = max(k for k in range(1, min(SEGMENTS, total) + 1) if total % k == 0)
+        pieces = num_steps // stride if stride else pieces  # rare probes look where one begins
+        look = in_float64(functools.partial(_look, setup, probes=rare, batch=batch, risk=False))
+        with ThreadPoolExecutor(1) as beside:  # rare probes use cores that training leaves idle
+            for piece in range(pieces):
+                seen_rarely = beside.submit(look, points) if rare else None
+                points, states, seen = _advance(
+                    setup, points, states,
+                    num_steps=num_steps // pieces, every=every, probes=often, batch=batch,
+                )  # fmt: skip
+                seen = numpy_tree(seen)
+                if seen_rarely is not None:
+                    found = numpy_tree(seen_rarely.result())
+                    seen |= {k: _pad_nan(x, total // pieces) for k, x in found.items()}
+                records.append(seen)
+                tell((piece + 1) * num_steps // pieces)
+    last = numpy_tree(_look(setup, points, probes=probes, batch=batch, risk=True))
+    records.append(jax.tree.map(lambda x: x[:, None], last))
+    joined = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *records)
+    risk = joined.pop("risk")
+    steps = np.broadcast_to(np.arange(risk.shape[1]) * every, risk.shape)
+    average = None
+    if setup.setting.averages and num_steps:
+        average = trees.with_blocks(setup.params0, numpy_tree(states.mean))
+    return Trajectory(steps, risk, joined, numpy_tree(points), average)
+
+
+def _pad_nan(values: np.ndarray, count: int) -> np.ndarray:
+    """One record of every run, followed by blanks up to the next."""
+    blank = np.nan if np.issubdtype(values.dtype, np.inexact) else 0
+    found = np.full((len(values), count, *values.shape[1:]), blank, values.dtype)
+    found[:, 0] = values
+    return found
+
+
+def snapshots(setup: Setup, most: int = 100) -> dict[str, np.ndarray]:
+    """The trained blocks along a run, of every seed, at no more than about ``most`` steps."""
+    every = spacing(setup.setting.num_steps, most)
+    run = trajectories(setup, (generic.ITERATES,), every=every)
+    return {name.removeprefix(f"{generic.ITERATES}_"): x for name, x in run.probes.items()}
+
+
+# --------------------------------------------------------------------------------- after training
+
+
+@functools.partial(jax.jit, static_argnames="certificate")
+def _certificates(setup: Setup, run: Trajectory, *, certificate: Callable) -> Any:
+    def one(start: Setup, seen: Trajectory) -> Any:
+        found = certificate(start, seen)
+        # jax returns plain dicts sorted; the order of the theorem is the reader's
+        ordered = {
+            k: OrderedDict(getattr(found, k))
+            for k in ("hypotheses", "conclusions", "constants", "curves")
+        }
+        return found._replace(**ordered)
+
+    return over_runs(one, setup, 1, run)
+
+
+@in_float64
+def certificates(setup: Setup, run: Trajectory, certificate: Callable) -> list[Any]:
+    """Compare a theorem with every run; bounds are computed in float64."""
+    stacked = numpy_tree(
+        _certificates(setup.astype("float64"), run._replace(params=()), certificate=certificate)
+    )
+    return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(setup.num_runs)]
+
+
+@functools.partial(jax.jit)
+def _final_states(setup: Setup, points: Any, scale: Any) -> Any:
+    def one(start: Setup, params: Any, scale: Any) -> Any:
+        floor = start.setting.floor(start)
+        return dynamics.stationarity(start.risk, floor, train=start.trained, scale=scale)(params)
+
+    return over_runs(one, setup, 1, points, scale)
+
+
+@in_float64
+def final_states(setup: Setup, run: Trajectory) -> dict[str, np.ndarray] | None:
+    """Where every run came to rest: solved, slow, stuck or at a saddle (`dynamics.stationarity`).
+
+    None for a model whose lowest risk is not known.
+    """
+    exact = setup.astype("float64")
+    if setup.setting.floor(exact.one()) is None:
+        return None
+    ends = trees.cast(run.params, "float64")
+    return numpy_tree(_final_states(exact, ends, run.risk[:, 0].astype(np.float64)))
+
+
+def kernel_predictions(setup: Setup, step: np.ndarray) -> np.ndarray | None:
+    """For every run, the risk that the tangent kernel at the start predicts at some steps."""
+    if not setup.has_samples or setup.one().kernel() is None:
+        return None
+    return per_start(setup, _predicted, np.asarray(step))
+
+
+def _predicted(setup: Setup, step: Any) -> Any:
+    from shoal.models import predict
+    from shoal.theory.kernel_regime import predicted_residual
+
+    y = setup.targets
+    e0 = (predict(setup.network, setup.params0, setup.inputs) - y).ravel()
+    e = predicted_residual(setup.kernel()(setup.params0), e0, setup.step_size, step)
+    return jax.vmap(lambda r: setup.setting.loss(y + r.reshape(y.shape), y))(e)

@@ -1,0 +1,186 @@
+"""A paper: a setting class, with theorems, claims and figures about it.
+
+    PAPER = Paper(Doe, key="doe2024", title="...", authors="...", year=2024)
+
+    @PAPER.theorem(method="gd", probes=("distance",))
+    def theorem_1(setup, run) -> Certificate:
+        \"\"\"The risk falls linearly ...\"\"\"
+
+A new paper is one file with such a value, called ``PAPER``.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from shoal.errors import InputError, nearest
+from shoal.lab.claim import Claim, Plan, Rule, study_claim
+from shoal.lab.setting import OURS, PAPER, SUMMARY, Setting
+from shoal.lab.study import Study
+from shoal.lab.theorem import KERNEL_REGIME, Theorem
+
+
+class PaperFigure(NamedTuple):
+    """How to make one of a paper's figures, at quick or full size."""
+
+    key: str
+    title: str
+    make: Callable[[bool], Any]  # Argument: full size?
+    source: str = OURS
+    jobs: Callable[[bool], list[Callable[[], Any]]] = lambda _: []
+    """Long parts of the work, each kept on disk when done, so that a stop loses little."""
+
+
+class WidthPlan(NamedTuple):
+    """How `shoal plan` looks for the smallest width, unless told otherwise."""
+
+    grow: str = "width"  # The setting that is called the width.
+    theorem: str | None = None  # It certifies from some width on.
+    values: tuple[tuple[str, Any], ...] = ()  # Settings that stay.
+    samples: tuple[int, ...] = (2, 4, 8)
+    octaves: tuple[int, int] = (2, 6)  # Of the phase diagram: widths 2**first .. 2**last.
+    highest: int = 12  # Octave beyond which no certificate is sought.
+    seeds: int = 4
+
+
+@dataclasses.dataclass(eq=False)
+class Paper:
+    """Definition of a paper. Decorators add theorems, claims and figures."""
+
+    setting: type[Setting]
+    key: str
+    title: str = ""
+    authors: str = ""
+    year: int | None = None
+    arxiv: str = ""
+    about: str = ""
+    theorems: list[Theorem] = dataclasses.field(default_factory=list)
+    claims: list[Claim] = dataclasses.field(default_factory=list)
+    figures: list[PaperFigure] = dataclasses.field(default_factory=list)
+    plan: WidthPlan | None = None
+    visit: Callable[[], Any] | None = None  # What `shoal tour` shows of it.
+
+    def __post_init__(self) -> None:
+        """Tell the setting class whose it is."""
+        self.setting.paper = self
+        self.title = self.title or (self.setting.__doc__ or self.key).strip().splitlines()[0]
+
+    def theorem(
+        self,
+        *,
+        method: str | tuple[str, ...] = "gd",
+        probes: Iterable[str] = (),
+        needs: Iterable[str] = (),
+        source: str = OURS,
+        statement: str = "",
+        **more: Any,
+    ) -> Callable[[Callable], Callable]:
+        """Register a function ``(setup, run) -> Certificate`` under its own name.
+
+        The first paragraph of its docstring is the statement, unless one is given. ``more`` may be
+        ``largest_step`` and ``covers`` (see `Theorem`).
+        """
+        require_provenance(source)
+
+        def add(function: Callable) -> Callable:
+            words = statement or " ".join((function.__doc__ or "").split("\n\n")[0].split())
+            key = function.__name__.lstrip("_")
+            self.theorems.append(
+                Theorem(
+                    key, words, source, function, method,
+                    tuple(dict.fromkeys((*needs, *probes))), tuple(needs), **more,
+                )
+            )  # fmt: skip
+            return function
+
+        return add
+
+    def claim(
+        self,
+        key: str,
+        statement: str,
+        study: Study | Callable[[Plan], dict],
+        statistic: Callable[[Any], Any] | None = None,
+        rule: Rule | None = None,
+        *,
+        control: dict[str, Any] | None = None,
+        source: str = OURS,
+        **more: Any,
+    ) -> Claim:
+        """Register a claim: a study, a number for each run, a rule and a negative control.
+
+        ``control`` changes the study's settings so that the claim is false; the rule must then say
+        *contradicted*. Instead of a study and a statistic, a function of a `Plan` may return what
+        the rule looks at.
+        """
+        require_provenance(source)
+        made = study_claim(
+            f"{self.key}.{key}", statement, study, statistic, rule, control or {}, source, **more
+        )
+        self.claims.append(made)
+        return made
+
+    def figure(
+        self,
+        key: str,
+        title: str = "",
+        study: Study | None = None,
+        probes: Iterable[str] = ("risk",),
+        *,
+        source: str = OURS,
+        jobs: Callable[[bool], list] | None = None,
+    ) -> Any:
+        """Register a figure: of a study, or as a decorator of a function ``full -> Figure``."""
+        require_provenance(source)
+
+        def add(make: Callable[[bool], Any]) -> Callable[[bool], Any]:
+            words = title or (make.__doc__ or key).strip().splitlines()[0].rstrip(".")
+            extra = {} if jobs is None else {"jobs": jobs}
+            self.figures.append(PaperFigure(key, words, make, source, **extra))
+            return make
+
+        if study is None:
+            return add
+        from shoal.lab.study import study_figure
+
+        return add(lambda full: study_figure(key, title or key, study, tuple(probes), full=full))
+
+    def all_theorems(self) -> tuple[Theorem, ...]:
+        """Its own theorems and the one about every model."""
+        own = tuple(self.theorems)
+        return own if any(t.key == KERNEL_REGIME.key for t in own) else (*own, KERNEL_REGIME)
+
+    def theorem_of(self, key: str) -> Theorem:
+        """A theorem by its key."""
+        known = {theorem.key: theorem for theorem in self.all_theorems()}
+        if key not in known:
+            msg = f"{self.key} has no theorem {key!r}; {nearest(key, known)}"
+            raise InputError(msg)
+        return known[key]
+
+    def width_plan(self) -> WidthPlan:
+        """How `shoal plan` looks for the smallest width."""
+        if self.plan is not None:
+            return self.plan
+        if "width" not in self.setting.fields():
+            msg = f"{self.key} has no plan and no setting called width."
+            raise InputError(msg)
+        certifying = [t.key for t in self.theorems if t.largest_step is not None]
+        return WidthPlan(theorem=certifying[0] if certifying else None)
+
+    def citation(self) -> str:
+        """How to cite it."""
+        year = f" ({self.year})" if self.year else ""
+        where = f" arXiv:{self.arxiv}." if self.arxiv else ""
+        return f"{self.authors or self.key}{year}. {self.title}.{where}"
+
+    def __repr__(self) -> str:
+        """Its key and title."""
+        return f"Paper({self.key!r}, {self.title!r})"
+
+
+def require_provenance(source: str) -> None:
+    """Refuse a source that does not begin with paper, "paper, as summarised" or ours."""
+    if not source.startswith((PAPER, SUMMARY, OURS)):
+        msg = f"source={source!r}: expected {PAPER!r}, {SUMMARY!r} or {OURS!r}, maybe with more."
+        raise InputError(msg)

@@ -1,0 +1,141 @@
+"""Probes: what can be recorded along a run. These work for every model; papers add their own.
+
+A probe is a function of the parameters, made from one start. `SENTENCES` says what each is; a
+probe whose result has parts is recorded under one name for each (``movement_W_Q``).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from shoal import trees
+from shoal.diagnostics import dynamics, kernels
+from shoal.errors import InputError, nearest
+from shoal.lab.setup import Setup
+from shoal.models import empirical_risk
+
+ITERATES = "params"
+"""The probe that records the trained blocks themselves."""
+
+SENTENCES = {
+    "movement": "Distance of each block from its start, relative to the block's norm.",
+    "distance": "Distance of all parameters from their start.",
+    "gradient_norm": "Norm of the gradient, block by block.",
+    "pl_ratio": "Polyak-Lojasiewicz ratio: squared gradient norm over twice the risk.",
+    "sharpness": "Largest eigenvalue of the Hessian (Lanczos), with its residual.",
+    "curvature": "Smallest and largest eigenvalue of the Hessian over the trained blocks.",
+    "stationarity": "Solved, slow, stuck or at a saddle: gradient, Hessian, distance to the floor.",
+    "edge_of_stability": "Sharpness times step size over 2; above 1 gradient descent is unstable.",
+    "kernel_lambda_min": "Smallest eigenvalue of the tangent kernel.",
+    "kernel_lambda_max": "Largest eigenvalue of the tangent kernel.",
+    "kernel_eigenvalues": "All eigenvalues of the tangent kernel.",
+    "kernel_block_eigenvalues": "All eigenvalues of each block's tangent kernel.",
+    "kernel_share": "Share of each block in the trace of the tangent kernel.",
+    "kernel_drift": "Change of the tangent kernel since the start, relative (Frobenius norm).",
+    "kernel_distance": "Change of the tangent kernel since the start (operator norm).",
+    "test_risk": "Risk on held-out data.",
+    ITERATES: "The trained blocks themselves.",
+}
+
+
+def generic_probes(setup: Setup) -> dict[str, Any]:
+    """The probes that every model has, for one start."""
+    risk, fast, train = setup.risk, setup.fast_risk, setup.trained
+    lowest = setup.setting.lowest(setup.problem)
+    best = 0.0 if lowest is None else lowest
+    sharp = dynamics.sharpness(risk, jax.random.key(0))
+    found: dict[str, Any] = {
+        "movement": dynamics.movement(setup.params0),
+        "distance": dynamics.distance(setup.params0),
+        "gradient_norm": dynamics.gradient_norm(fast),
+        "pl_ratio": dynamics.pl_ratio(fast, floor=best),
+        "sharpness": sharp,
+        "curvature": dynamics.curvature(risk, train=train),
+    }
+    if setup.step_size is not None:
+        step = setup.step_size
+        found["edge_of_stability"] = lambda params: sharp(params)["value"] * step / 2
+    if (floor := setup.setting.floor(setup)) is not None:
+        found["stationarity"] = lambda params: dynamics.stationarity(
+            risk, floor, train=train, scale=risk(setup.params0)
+        )(params)
+    if (kernel := setup.kernel()) is not None:
+        found |= _kernel_probes(setup, kernel)
+    if setup.held_out is not None:
+        found["test_risk"] = empirical_risk(setup.network, setup.held_out, setup.setting.loss)
+    return found
+
+
+def _kernel_probes(setup: Setup, kernel: Callable) -> dict[str, Any]:
+    parts = setup.setting.block_kernels(setup)
+    spectrum = kernels.kernel_eigenvalues(kernel)
+
+    def by_block(params: Any) -> dict[str, Any]:
+        eigenvalues = kernels.kernel_eigenvalues(lambda K: K)
+        return {name: eigenvalues(K) for name, K in parts(params).items()}
+
+    return {
+        "kernel_lambda_min": lambda params: spectrum(params)[0],
+        "kernel_lambda_max": lambda params: spectrum(params)[-1],
+        "kernel_eigenvalues": spectrum,
+        "kernel_block_eigenvalues": by_block,
+        "kernel_share": kernels.kernel_shares(parts),
+        # the kernel at the start is computed where the probe is, so unused probes cost nothing
+        "kernel_drift": lambda params: kernels.kernel_drift(kernel, setup.params0)(params),
+        "kernel_distance": lambda params: kernels.kernel_distance(kernel, setup.params0)(params),
+    }
+
+
+def _iterates(setup: Setup) -> Callable[[Any], dict[str, Any]]:
+    names = setup.trained
+    return lambda params: {k: W for k, W in trees.blocks(params).items() if k in names}
+
+
+def all_probes(setup: Setup) -> dict[str, Any]:
+    """Every probe of one start by name: the paper's own, then the general ones."""
+    own = setup.setting.probes(setup)
+    return generic_probes(setup) | own | {ITERATES: _iterates(setup)}
+
+
+def chosen(setup: Setup, names: Iterable[str]) -> dict[str, Any]:
+    """Some probes of one start; ``name@50`` is the probe called ``name``."""
+    wanted = [name.partition("@")[0] for name in names]
+    if not wanted:
+        return {}
+    known = all_probes(setup)
+    for name in wanted:
+        if name not in known:
+            others = [k for k in known if k != ITERATES]
+            msg = f"{setup.name} has no probe {name!r}; {nearest(name, others)}"
+            raise InputError(msg)
+    return {name: known[name] for name in wanted}
+
+
+def probe_names(setup: Setup) -> tuple[str, ...]:
+    """What can be recorded, without computing anything."""
+    names: list[str] = []
+
+    def look(one: Setup) -> None:
+        names.extend(all_probes(one))
+
+    jax.eval_shape(look, setup.one())
+    return tuple(name for name in names if name != ITERATES)
+
+
+def sentence(setup: Setup, name: str) -> str:
+    """What a probe is, in a sentence."""
+    return setup.setting.probe_sentences.get(name, SENTENCES.get(name, ""))
+
+
+def parts_of(setup: Setup, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """For each probe the names under which its parts are recorded; none if it has no parts."""
+    found: dict[str, tuple[str, ...]] = {}
+
+    def look(one: Setup) -> None:
+        for name, probe in chosen(one, names).items():
+            seen = jax.eval_shape(probe, one.params0)
+            found[name] = tuple(seen) if isinstance(seen, dict) else ()
+
+    jax.eval_shape(look, setup.one())
+    return found

@@ -1,0 +1,226 @@
+"""A run: what training a setup leaves behind. It saves, loads, draws and prints itself."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shoal.diagnostics.dynamics import STATES
+from shoal.errors import InputError
+from shoal.lab import engine, probes
+from shoal.lab.setup import Setup
+from shoal.lab.theorem import allowed_steps, certify, theorem_of
+from shoal.runtime import in_float64
+from shoal.training import Trajectory
+
+if TYPE_CHECKING:
+    from shoal.figures import Figure
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """Trajectories of every seed; all arrays are NumPy."""
+
+    setup: Setup
+    step: np.ndarray  # (records,)
+    risk: np.ndarray  # (seeds, records)
+    probes: dict[str, np.ndarray]  # (seeds, records, ...) by name
+    params: Any  # Final parameters, with a leading axis of seeds.
+    average: Any = None  # Mean of the iterates, if it was kept.
+    parts: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """For each probe the names of its parts: ``movement`` is recorded as ``movement_W_Q``, ..."""
+    notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The same as stacked trajectories."""
+        steps = np.broadcast_to(self.step, self.risk.shape)
+        return Trajectory(steps, self.risk, self.probes, self.params, self.average)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of the initial weights."""
+        return self.setup.seeds
+
+    @property
+    def step_size(self) -> np.ndarray:
+        """The step size of every seed."""
+        return self.setup.step_size
+
+    @property
+    def best(self) -> float | None:
+        """The known optimum of the risk, which rates and figures subtract; None: zero."""
+        lowest = self.setup.setting.lowest(self.setup.problem)
+        return None if lowest is None else float(lowest)
+
+    @property
+    def diverged_at(self) -> list[int | None]:
+        """For every seed the first recorded step whose risk is not finite."""
+        bad = ~np.isfinite(self.risk)
+        return [int(self.step[np.argmax(row)]) if row.any() else None for row in bad]
+
+    def certify(self, theorem: Any) -> Any:
+        """Compare a theorem with this run (`shoal.certify`)."""
+        return certify(self, theorem)
+
+    def final_states(self) -> list[dict[str, Any]] | None:
+        """Where each seed came to rest; None if the lowest possible risk is not known."""
+        if "ended" in self.notes:
+            return self.notes["ended"]
+        ends = engine.final_states(self.setup, self.trajectory)
+        if ends is None:
+            return None
+        return [
+            {name: value[i] for name, value in ends.items()}
+            | {"state": STATES[int(ends["state"][i])]}
+            for i in range(len(self.seeds))
+        ]
+
+    def frame(self) -> Any:
+        """A polars frame: seed, step, (time,) risk, and one column per scalar probe."""
+        import polars as pl
+
+        count = len(self.step)
+        columns: dict[str, Any] = {
+            "seed": np.repeat(np.asarray(self.seeds), count),
+            "step": np.tile(self.step, len(self.seeds)),
+        }
+        if self.setup.setting.method == "flow":
+            columns["time"] = (self.step_size[:, None] * self.step[None]).ravel()
+        columns["risk"] = self.risk.ravel()
+        scalar = {name: x.ravel() for name, x in self.probes.items() if x.ndim == 2}
+        return pl.DataFrame(columns | scalar)
+
+    def figure(self, *names: str) -> "Figure":
+        """The risk and some probes as a figure (data, not yet drawn)."""
+        from shoal.pages.sections import run_figure
+
+        return run_figure(self, names)
+
+    def plot(self, *names: str, out: str | Path | None = None) -> Any:
+        """Draw the risk and some probes with matplotlib; ``out`` saves PNG or PDF."""
+        from shoal.pages.drawing import draw
+
+        page = draw(self.figure(*names))
+        if out is not None:
+            page.savefig(out, dpi=160)
+        return page
+
+    def save(self, folder: str | Path, certificates: Iterable[Any] = ()) -> None:
+        """Write a run folder; it appears whole or not at all."""
+        from shoal.disk.runs import save_run
+
+        save_run(Path(folder), self, tuple(certificates))
+
+    def __repr__(self) -> str:
+        """The table of the command line."""
+        from shoal.console import run_text
+
+        return run_text(self)
+
+    def _repr_html_(self) -> str:
+        from shoal.pages.notebook import run_html
+
+        return run_html(self)
+
+
+def load(folder: str | Path) -> Run:
+    """Read a run folder back, checking that its parts belong together."""
+    from shoal.disk.runs import load_run
+
+    return load_run(Path(folder))
+
+
+def chosen_probes(setup: Setup, wanted: Any, extra: Iterable[str] = ()) -> tuple[str, ...]:
+    """Probes to record: None for the default ones, ``"all"``, or names; ``extra`` are added.
+
+    Default and extra probes that this model does not have are left out; a name that was asked for
+    and does not exist is refused.
+    """
+    known = probes.probe_names(setup)
+    if wanted == "all":
+        return known
+    usual = [name for name in setup.setting.default_probes if name in known]
+    asked = [wanted] if isinstance(wanted, str) else list(wanted or ())
+    names = [n for word in asked for n in word.removeprefix("+").split(",") if n]
+    more = any(word.startswith("+") for word in asked)
+    names = [*(usual if wanted is None or more else ()), *names]
+    with_stride = [engine.stride_of(name) for name in names]
+    for name, _ in with_stride:
+        if name not in (*known, probes.ITERATES):
+            probes.chosen(setup.one(), (name,))  # refuses it, naming the nearest
+    # what a theorem looks at is recorded at every record, and a name that is given again counts
+    last = {engine.stride_of(text)[0]: text for text in (*names, *(e for e in extra if e in known))}
+    return tuple(last.values())
+
+
+@in_float64
+def train(
+    setup: Setup,
+    *,
+    steps: int | None = None,
+    step_size: Any = None,
+    method: Any = None,
+    probes: Any = None,
+    every: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Run:
+    """Train every seed of a setup.
+
+    ``step_size`` is a number, one per seed, or the key of a theorem, for the largest step that it
+    allows; by default the setup's, else one chosen for each seed from that seed alone. ``method``
+    is ``gd``, ``flow``, ``sgd``, ``adam`` or any optax transformation. ``probes`` are names to
+    record (``"+name"`` adds to the default ones, ``"name@50"`` records every 50 steps).
+    """
+    changes = {"num_steps": steps, "every": every, "method": method}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if steps is not None and every is None and steps % setup.setting.every:
+        changes["every"] = 1
+    setup = setup.with_setting(**changes)
+    _require_method(setup)
+    setup, source, extra = _with_steps(setup, step_size)
+    names = chosen_probes(setup, probes, extra)
+    begun = time.perf_counter()
+    found = engine.trajectories(setup, names, progress=progress)
+    seconds = round(time.perf_counter() - begun, 3)
+    return Run(
+        setup, found.step[0], found.risk, found.probes, found.params, found.average,
+        parts=engine.generic.parts_of(setup, names),
+        notes={"step_size_source": source, "seconds": seconds},
+    )  # fmt: skip
+
+
+def _require_method(setup: Setup) -> None:
+    from shoal.errors import nearest
+    from shoal.methods import METHODS
+
+    method = setup.setting.method
+    if isinstance(method, str) and method not in METHODS:
+        msg = f"no method is called {method!r}; {nearest(method, METHODS)}"
+        raise InputError(msg)
+
+
+def _with_steps(setup: Setup, step_size: Any) -> tuple[Setup, str, tuple[str, ...]]:
+    """Choose a step for every seed if none is given; where it came from; probes to add."""
+    if isinstance(step_size, str):
+        theorem = theorem_of(setup, step_size)
+        if setup.step_size is not None or theorem.largest_step is None:
+            return _with_steps(setup, None)[:2] + (theorem.probes,)
+        steps = allowed_steps(setup, theorem)
+        default = np.isnan(steps)
+        if default.all():
+            return _with_steps(setup, None)[:2] + (theorem.probes,)
+        if default.any():
+            steps = np.where(default, engine.default_steps(setup), steps)
+        source = f"largest that {theorem.key} allows"
+        return setup.with_steps(steps), source, theorem.probes
+    if step_size is not None:
+        return setup.with_steps(step_size), "given", ()
+    if setup.step_size is not None:
+        return setup, "given", ()
+    if not isinstance(setup.setting.method, str):
+        return setup, "the method's own", ()
+    return setup.with_steps(engine.default_steps(setup)), "default", ()

@@ -1,0 +1,423 @@
+r"""A setting: a paper's words, typed, checked, and able to make what they describe.
+
+A paper subclasses `Setting`: annotated fields are its settings, each with a comment that says what
+it does; methods make data, weights and the model. Most methods are inherited::
+
+    class Doe(sh.Setting):
+        width: sh.Static[int] = 256   # Hidden units.
+        gain: float = 1.0             # Scale of the output.
+        def data(self, key): ...
+        def params(self): return Weights(W=(self.width, self.dim))
+        def apply(self, params, x): ...
+
+**What compiles again.** Floats and seeds are *traced*: they are arguments of compiled programs, so
+another value compiles nothing. Everything else is *static*, part of the compile key. ``Static``
+makes a float static (for an ``if``), ``Traced`` a whole number traced, and ``Data`` marks what only
+makes data and weights, which no compiled program of training depends on.
+"""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import textwrap
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
+
+from shoal.errors import InputError, nearest
+from shoal.losses import half_sum_of_squares
+
+if TYPE_CHECKING:
+    from shoal.lab.setup import Setup
+    from shoal.methods import Method
+    from shoal.models import Model
+
+PAPER, SUMMARY, OURS = "paper", "paper, as summarised", "ours"
+"""Provenance: the paper's words are known; known from a summary; our own."""
+
+
+class Mark(Enum):
+    """How a field enters compiled programs (see the top of this module)."""
+
+    STATIC = "static"
+    TRACED = "traced"
+    DATA = "data"
+
+
+T = TypeVar("T")
+Static = Annotated[T, Mark.STATIC]
+Traced = Annotated[T, Mark.TRACED]
+Data = Annotated[T, Mark.DATA]
+
+Count = Annotated[int, Field(ge=1, le=10**12)]
+Whole = Annotated[int, Field(ge=0, le=10**12)]
+Seed = Annotated[int, Field(ge=0, lt=2**31), Mark.TRACED]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+def _names(text: str) -> str:
+    return ",".join(part.strip() for part in text.split(",") if part.strip())
+
+
+Names = Annotated[str, AfterValidator(_names)]
+"""Names separated by commas, such as ``W_Q,W_K``."""
+
+
+def _three(value: Any) -> tuple[float, float, float]:
+    """Three positive numbers, or one for all three; as a tuple, a list, or words."""
+    parts = value.split(",") if isinstance(value, str) else value
+    parts = parts if isinstance(parts, list | tuple) else [parts]
+    try:
+        numbers = [float(part) for part in parts]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) not in (1, 3) or not all(0 < x < float("inf") for x in numbers):
+        msg = "three positive numbers such as 3,3,3 (or one for all)"
+        raise PydanticCustomError("three", msg)
+    return tuple(numbers * (3 // len(numbers)))  # type: ignore[return-value]
+
+
+Three = Annotated[tuple[float, float, float], BeforeValidator(_three)]
+"""Three positive numbers."""
+
+
+@dataclass_transform(frozen_default=True)
+class Setting:
+    """Base class of every setting. Instances are frozen; `replace` makes changed copies."""
+
+    paper: ClassVar[Any] = None
+    """The paper that it belongs to, set by `Paper`."""
+    source: ClassVar[str] = OURS
+    """Provenance of its fields; a comment that ends in [paper] or [summary] says otherwise."""
+    averages: ClassVar[bool] = False
+    """Keep the mean of the iterates along a run."""
+    queries: ClassVar[bool] = False
+    """A problem file's ``q``, a query for each sequence, is used."""
+    probe_sentences: ClassVar[dict[str, str]] = {}
+    """What each of the paper's own probes is."""
+    default_probes: ClassVar[tuple[str, ...]] = ("movement", "gradient_norm", "pl_ratio")
+    """Recorded unless told otherwise."""
+
+    num_samples: Count = 10  # Number of samples.
+    data_seed: Seed = 0  # Seed of the data.
+    method: Literal["gd", "flow", "sgd", "adam"] = "gd"  # Training rule.
+    train: Names = "all"  # Blocks that are trained: all, or names and patterns such as W_Q,W_K.
+    step_size: Positive | None = None  # Step size; auto: half of 1 / lambda_max of the kernel.
+    batch_size: Count | None = None  # Samples in a step of sgd and adam; auto: 32.
+    num_steps: Traced[Count] = 100  # Number of training steps.
+    every: Count = 1  # Record every this many steps.
+
+    def __init_subclass__(cls) -> None:
+        """Make every subclass a frozen dataclass; plain functions given as loss or init stay so."""
+        for name in ("loss", "init"):
+            given = cls.__dict__.get(name)
+            if inspect.isfunction(given) and len(inspect.signature(given).parameters) == 2:
+                setattr(cls, name, staticmethod(given))
+        dataclasses.dataclass(frozen=True)(cls)
+
+    # ------------------------------------------------------------------ what a paper overrides
+
+    def data(self, key: Any) -> Any:
+        """Make the problem from a key (`problems.Problem`, or anything for an `objective`)."""
+        msg = f"{type(self).__name__} makes no data of its own: give a problem file (--data)."
+        raise InputError(msg)
+
+    def test_data(self, key: Any) -> Any:  # noqa: ARG002
+        """Make held-out data, if there are any."""
+        return None
+
+    def params(self) -> Any:
+        """Return the shapes of the parameters: a tree whose leaves are tuples of whole numbers."""
+        msg = f"{type(self).__name__} does not say which parameters it has: define params()."
+        raise InputError(msg)
+
+    def apply(self, params: Any, x: Any) -> Any:
+        """Return the model's output for one sample."""
+        msg = f"{type(self).__name__} has no model: define apply(params, x)."
+        raise InputError(msg)
+
+    def network(self) -> "Model":
+        """The model; override it to give faster ways to outputs or to the loss."""
+        from shoal.models import Model
+
+        return Model(self.spec(), self.apply)
+
+    def weights(self, key: Any) -> Any:
+        """Draw initial weights, by default by ``init``: a function or a name of `shoal.inits`."""
+        from shoal import inits
+
+        init: Any = getattr(self, "init", inits.lecun)
+        return (init if callable(init) else getattr(inits, init))(key, self.network().spec)
+
+    loss = staticmethod(half_sum_of_squares)
+    """The loss of all outputs and targets, by default half the sum of squared errors."""
+
+    objective: ClassVar[Any] = None
+    """``objective(params, problem)``: a risk of its own, for setups without samples."""
+
+    def lowest(self, problem: Any) -> Any:  # noqa: ARG002
+        """The known optimum of the risk, or None."""
+        return None
+
+    def rule(self, method: "Method") -> "Method":
+        """Wrap the training rule, e.g. by a projection."""
+        return method
+
+    def step_ratios(self) -> dict[str, Any]:
+        """Step of a block over the step size; blocks not named have ratio 1."""
+        return {}
+
+    def default_step(self, setup: "Setup") -> Any:  # noqa: ARG002
+        """The step where none is given; None: half of 1 / lambda_max of the tangent kernel."""
+        return None
+
+    def block_kernels(self, setup: "Setup") -> Any:
+        """Tangent kernel of each block; None if there is none. Override it by closed forms."""
+        from shoal.diagnostics.kernels import LARGEST, tangent_kernels
+
+        if not setup.has_samples or setup.squares_weight is None or setup.targets.size > LARGEST:
+            return None
+        return tangent_kernels(setup.network, setup.inputs)
+
+    def output_size(self, setup: "Setup") -> Any:
+        """Size of the numbers whose sum is the output, for the rounding error of residuals."""
+        from shoal.linalg import norm_fro
+        from shoal.models import predict
+
+        outputs = predict(setup.network, setup.params0, setup.inputs)
+        return norm_fro(outputs) + norm_fro(setup.targets)
+
+    def floor(self, setup: "Setup") -> Any:  # noqa: ARG002
+        """A lower bound of the risk over the trained blocks, as a function of params, or None."""
+        return None
+
+    def probes(self, setup: "Setup") -> dict[str, Any]:  # noqa: ARG002
+        """The paper's own probes: functions of the parameters, by name."""
+        return {}
+
+    def complete(self) -> Self:
+        """Fill in what follows from other settings, and refuse what does not fit together."""
+        return self
+
+    def reads_files(self) -> bool:
+        """Whether the data come from files or libraries, so that making them cannot be compiled."""
+        return False
+
+    def from_file(self) -> Self:
+        """Return the setting when the data come from a file."""
+        return self
+
+    def check(self, problem: Any) -> None:
+        """Refuse a problem from outside that the model cannot take."""
+
+    def target(self) -> str:
+        """Name of the targets in a problem file: ``y``, or ``Y`` for rows of numbers."""
+        return "Y" if self.output_shape() else "y"
+
+    def floats_per_step(self) -> float | None:
+        """Numbers that a training step of one seed holds, roughly; None: a general estimate."""
+        return None
+
+    # ------------------------------------------------------------------------------ what it is
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with some fields changed, unchecked."""
+        return dataclasses.replace(self, **changes)
+
+    def asdict(self) -> dict[str, Any]:
+        """Fields by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def fields(cls) -> tuple[str, ...]:
+        """Names of all fields."""
+        return tuple(f.name for f in dataclasses.fields(cls))
+
+    @classmethod
+    def marks(cls) -> dict[str, Mark]:
+        """How each field enters compiled programs."""
+        return _marks(cls)
+
+    @classmethod
+    def sentences(cls) -> dict[str, str]:
+        """What is written beside each field, with its choices in front."""
+        return _sentences(cls)
+
+    def spec(self) -> Any:
+        """Shapes of the parameters as JAX knows them."""
+        import jax
+        import jax.numpy as jnp
+
+        def leaf(shape: Any) -> Any:
+            return jax.ShapeDtypeStruct(shape, jnp.float64) if isinstance(shape, tuple) else shape
+
+        return jax.tree.map(leaf, self.params(), is_leaf=_is_shape)
+
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the output for one sample."""
+        import jax
+        import jax.numpy as jnp
+
+        model = self.network()
+        x = jax.ShapeDtypeStruct((self.num_tokens, self.dim), jnp.float64)  # type: ignore[attr-defined]
+        return jax.eval_shape(model.apply, model.spec, x).shape
+
+    def split(self, *, for_data: bool = False) -> tuple[Self, dict[str, Any]]:
+        """Return the compile key, and the numbers that compiled programs take as arguments.
+
+        The key is this setting with traced numbers blanked and, except for programs that make data
+        and weights, data-only fields at their defaults.
+        """
+        values, blank = {}, {}
+        for field in dataclasses.fields(self):
+            value, mark = getattr(self, field.name), _marks(type(self))[field.name]
+            if mark is Mark.DATA and not for_data:
+                blank[field.name] = field.default
+            elif mark is Mark.TRACED and value is not None:
+                values[field.name] = value
+                blank[field.name] = (0.0,) * len(value) if isinstance(value, tuple) else 0
+        return self.replace(**blank), values
+
+
+def _is_shape(node: Any) -> bool:
+    plain = isinstance(node, tuple) and not hasattr(node, "_fields")
+    return plain and all(isinstance(size, int) for size in node)
+
+
+dataclasses.dataclass(frozen=True)(Setting)
+
+# --------------------------------------------------------------------------- reading the class
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
+
+
+def _parts(hint: Any) -> Iterable[Any]:
+    """A type hint, and everything inside it."""
+    yield hint
+    for part in (*getattr(hint, "__metadata__", ()), *get_args(hint)):
+        if get_origin(hint) is not Literal:
+            yield from _parts(part)
+
+
+@functools.cache
+def _marks(kind: type[Setting]) -> dict[str, Mark]:
+    found = {}
+    for name, hint in _hints(kind).items():
+        parts = list(_parts(hint))
+        said = next((mark for mark in Mark if mark in parts), None)
+        found[name] = said or (Mark.TRACED if float in parts else Mark.STATIC)
+    return found
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """The words that a field with a fixed list of choices takes."""
+    return next((get_args(p) for p in _parts(hint) if get_origin(p) is Literal), ())
+
+
+@functools.cache
+def _sentences(kind: type[Setting]) -> dict[str, str]:
+    """The comments beside the fields, read from the source of the class and its bases."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        try:
+            lines = textwrap.dedent(inspect.getsource(base)).splitlines()
+            body = ast.parse("\n".join(lines)).body[0]
+        except (OSError, TypeError, SyntaxError):
+            continue
+        for node in getattr(body, "body", ()):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                for line in lines[node.lineno - 1 : node.end_lineno]:
+                    if comment := line.partition("#")[2].strip():
+                        found[node.target.id] = comment
+    hints = _hints(kind)
+    return {
+        name: "; ".join(part for part in (" | ".join(_choices(hint)), found.get(name, "")) if part)
+        for name, hint in hints.items()
+    }
+
+
+def provenance(kind: type[Setting]) -> dict[str, str]:
+    """Where each field comes from: the class's ``source``, or what its comment says."""
+    marks = {"[paper]": PAPER, "[summary]": SUMMARY, "[ours]": OURS}
+    return {
+        name: next((full for mark, full in marks.items() if text.endswith(mark)), kind.source)
+        for name, text in kind.sentences().items()
+    }
+
+
+# ------------------------------------------------------------------------------------- values
+
+
+def with_values(setting: Setting, values: Mapping[str, Any], *, owner: str) -> Any:
+    """Return the setting with some values replaced, each checked against its field's type."""
+    hints = _hints(type(setting))
+    checked = {}
+    for name, value in values.items():
+        if name not in hints:
+            msg = f"{owner} has no setting {name!r}; {nearest(name, hints)}"
+            raise InputError(msg)
+        checked[name] = _checked(name, value, hints[name])
+    return setting.replace(**checked)
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    optional = type(None) in _parts(kind)
+    if isinstance(value, str) and value.lower() in ("none", "auto") and optional:
+        return None
+    if isinstance(value, str) and (choices := _choices(kind)) and value not in choices:
+        msg = f"{name}={value}: {nearest(value, choices)}"
+        raise InputError(msg)
+    try:
+        if isinstance(value, bool) and bool not in _parts(kind):
+            msg = f"{name}={value}: expected {'a word' if _choices(kind) else 'a number'}."
+            raise InputError(msg)
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"].removeprefix("Input should be ")
+        msg = f"{name}={value}: expected {problem[:1].lower()}{problem[1:]}."
+        raise InputError(msg) from None
+
+
+_adapter = functools.lru_cache(TypeAdapter)
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
+    """Split ``name=value`` words, as they come from the command line.
+
+    >>> parse_assignments(["width=64", "init=he"])
+    {'width': '64', 'init': 'he'}
+    """
+    pairs = {}
+    for word in assignments:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            msg = f"--set {word}: expected name=value, e.g. --set width=64."
+            raise InputError(msg)
+        name = name.strip().replace("-", "_")
+        if name in pairs:
+            msg = f"--set {name}=... is given twice."
+            raise InputError(msg)
+        pairs[name] = value.strip()
+    return pairs

@@ -1,0 +1,562 @@
+"""A setup: model, data, loss and initial weights, ready to train. Where it came from is forgotten.
+
+`paper_setup` makes one from a paper's setting, `own_setup` from any JAX function. A setup holds one
+problem and a start for every seed: ``params0`` and ``step_size`` have a leading axis of seeds. What
+a theorem, a probe or a kernel is given is *one* start, the same class without that axis.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal import models, trees
+from shoal.errors import InputError
+from shoal.lab.setting import Setting, Static, with_values
+from shoal.losses import loss_of
+from shoal.models import Model
+from shoal.problems import Samples, read_problem, require_finite
+from shoal.runtime import in_float64, numpy_tree
+
+if TYPE_CHECKING:
+    from shoal.lab.paper import Paper
+
+DATA, WEIGHTS, BATCHES = 0, 1, 2
+"""What a seed's keys are for. This is the only place where seeds become keys."""
+
+
+def key_of(seed: Any, purpose: int) -> Any:
+    """The key of a seed for data, weights or batches."""
+    return jax.random.fold_in(jax.random.key(jnp.asarray(seed, jnp.uint32)), purpose)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Setup:
+    """Model, data, loss and initial weights (see the top of this module)."""
+
+    setting: Any
+    problem: Any
+    params0: Any
+    seeds: tuple[int, ...] = ()
+    step_size: Any = None  # One number per seed; None until it is chosen.
+    held_out: Any = None  # Data that training does not see.
+    precision: str = "float64"
+    overrides: tuple[str, ...] = ()  # Names of the settings that the user chose.
+    from_init: bool = True  # The weights were drawn by the setting, not given.
+    stacked: tuple[str, ...] = ("params0", "step_size")  # What has one entry per run.
+
+    # ------------------------------------------------------------------------- what it consists of
+
+    @property
+    def paper(self) -> "Paper | None":
+        """The paper whose setting this is, if any."""
+        return type(self.setting).paper
+
+    @property
+    def name(self) -> str:
+        """The paper's key, or the name of the user's function."""
+        return self.paper.key if self.paper else self.setting.label
+
+    @property
+    def network(self) -> Model:
+        """The model."""
+        return self.setting.network()
+
+    @property
+    def has_samples(self) -> bool:
+        """Whether the risk is a loss of outputs on samples, and not an objective of its own."""
+        return self.setting.objective is None
+
+    def _samples(self) -> Any:
+        if not self.has_samples:
+            msg = f"{self.name} has no samples: its risk is a function of the parameters alone."
+            raise InputError(msg)
+        return self.problem
+
+    @property
+    def inputs(self) -> Any:
+        """What the model sees."""
+        return self._samples().inputs
+
+    @property
+    def targets(self) -> Any:
+        """What the outputs are compared with."""
+        return self._samples().y
+
+    @property
+    def squares_weight(self) -> float | None:
+        """The c of a loss that is c times the sum of squared errors; None for other losses."""
+        return models.squares_weight(self.setting.loss, self.targets.size)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the blocks that move."""
+        chosen = None if self.setting.train == "all" else self.setting.train.split(",")
+        return trees.block_names(self.params0, chosen)
+
+    @property
+    def step_ratios(self) -> dict[str, Any]:
+        """Step of each block over the step size; 0 for a block that does not move."""
+        ratios, moving = self.setting.step_ratios(), self.trained
+        return {
+            name: ratios.get(name, 1.0) if name in moving else 0.0
+            for name in trees.blocks(self.params0)
+        }
+
+    @property
+    def risk(self) -> Any:
+        """The risk as a function of the parameters, differentiable twice."""
+        return self._risk(models.empirical_risk)
+
+    @property
+    def fast_risk(self) -> Any:
+        """The same number by the fastest way: for training steps, not for Hessians."""
+        return self._risk(models.training_risk)
+
+    def _risk(self, make: Callable) -> Any:
+        if self.has_samples:
+            return make(self.network, self.problem, self.setting.loss)
+        return lambda params, *_: self.setting.objective(params, self.problem)
+
+    def kernel(self) -> Any:
+        r"""The kernel that drives the outputs, $2c\sum_*r_*K_*$ for a loss $c\sum(f-y)^2$, or None.
+
+        Gradient descent moves the outputs by $-\gamma Ke$ to first order, $e$ the residual.
+        """
+        from shoal.diagnostics.kernels import total_kernel
+
+        if not self.has_samples or self.squares_weight is None:
+            return None
+        parts = self.setting.block_kernels(self)
+        if parts is None:
+            return None
+        total, factor = total_kernel(parts, self.step_ratios), 2 * self.squares_weight
+        return lambda params: factor * total(params)
+
+    # --------------------------------------------------------------------------------- changed copies
+
+    def replace(self, **changes: Any) -> "Setup":
+        """Return a copy with some parts changed."""
+        return dataclasses.replace(self, **changes)
+
+    def with_setting(self, **changes: Any) -> "Setup":
+        """Return a copy with some settings changed, unchecked."""
+        return self.replace(setting=self.setting.replace(**changes))
+
+    def with_steps(self, step_size: Any) -> "Setup":
+        """Return a copy with one step size for every seed, or one for each."""
+        steps = np.broadcast_to(np.asarray(step_size, np.float64), (self.num_runs,)).copy()
+        return self.replace(step_size=steps)
+
+    def astype(self, precision: str) -> "Setup":
+        """Return a copy in another precision."""
+        parts = {k: trees.cast(getattr(self, k), precision) for k in ("problem", "params0")}
+        held = None if self.held_out is None else trees.cast(self.held_out, precision)
+        return self.replace(**parts, held_out=held, precision=precision)
+
+    @property
+    def num_runs(self) -> int:
+        """Length of the leading axis."""
+        return len(jax.tree.leaves(self.params0)[0])
+
+    def parts(self) -> dict[str, Any]:
+        """What has one entry per run; ``values`` are the setting's traced numbers."""
+        found = {k: getattr(self, k) for k in self.stacked if k != "values"}
+        if "values" in self.stacked:
+            values = self.setting.split()[1].items()
+            found["values"] = {k: v for k, v in values if np.ndim(jax.tree.leaves(v)[0])}
+        return {name: part for name, part in found.items() if part is not None}
+
+    def with_parts(self, parts: Mapping[str, Any]) -> "Setup":
+        """Return a copy with other entries: of one run, or of some."""
+        rest = {name: part for name, part in parts.items() if name != "values"}
+        if "values" in parts:
+            rest["setting"] = self.setting.replace(**parts["values"])
+        return self.replace(**rest)
+
+    def rows(self, rows: Iterable[int]) -> "Setup":
+        """Return some of the runs."""
+        chosen = np.asarray(tuple(rows))
+        seeds = tuple(self.seeds[k] for k in chosen) if self.seeds else ()
+        some = jax.tree.map(lambda x: np.asarray(x)[chosen], self.parts())
+        return self.with_parts(some).replace(seeds=seeds)
+
+    def one(self, row: int = 0) -> "Setup":
+        """Return one run, without the leading axis."""
+        return self.with_parts(jax.tree.map(lambda x: np.asarray(x)[row], self.parts()))
+
+    def __repr__(self) -> str:
+        """A short table."""
+        from shoal.console import setup_text
+
+        return setup_text(self)
+
+
+def _flatten(setup: Setup) -> tuple:
+    key, values = setup.setting.split()
+    values.pop("step_size", None)
+    numbers = {
+        name: jax.tree.map(lambda v: _number(v, setup.precision), value)
+        for name, value in values.items()
+    }
+    parts = (numbers, setup.problem, setup.params0, setup.step_size, setup.held_out)
+    return parts, (key.replace(step_size=None), setup.precision, setup.from_init, setup.stacked)
+
+
+def _number(value: Any, precision: str) -> Any:
+    """A traced number in the working precision; seeds and counts stay whole."""
+    if isinstance(value, float):
+        return np.asarray(value, precision)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return np.asarray(value, np.int64)
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return value.astype(precision)
+    return value
+
+
+def _unflatten(about: tuple, parts: tuple) -> Setup:
+    key, precision, from_init, stacked = about
+    numbers, problem, params0, step_size, held_out = parts
+    setting = key.replace(**numbers)
+    return Setup(
+        setting, problem, params0, (), step_size, held_out, precision, (), from_init, stacked
+    )
+
+
+jax.tree_util.register_pytree_node(Setup, _flatten, _unflatten)
+
+
+# ----------------------------------------------------------------------------------- from a paper
+
+
+@in_float64
+def paper_setup(
+    paper: "Paper",
+    values: Mapping[str, Any],
+    *,
+    seeds: Iterable[int] = (0,),
+    data: str | Path | None = None,
+    params: str | Path | None = None,
+    precision: str = "float64",
+) -> Setup:
+    """Turn a user's words into a problem and initial weights, or say what is wrong with them."""
+    setting = completed(paper, values)
+    _require_precision(precision, setting)
+    overrides = fixed = tuple(values)
+    problem = held_out = None
+    if data is not None:
+        problem, held_out = read_problem(data, setting.target(), precision, queries=setting.queries)
+        setting = setting.from_file().complete()
+        check_problem(setting, problem, held_out)
+        sizes = _problem_sizes(problem, setting)
+        setting = _adopt(setting, fixed, sizes, str(data))
+        fixed += tuple(sizes)
+    stored = None
+    if params is not None:
+        stored = read_params(setting.network().spec, params, precision)
+        sizes = _weight_sizes(setting, stored)
+        setting = _adopt(setting, fixed, sizes, str(params))
+        fixed += tuple(sizes)
+    trees.block_names(setting.network().spec, _patterns(setting))
+    seeds = tuple(seeds) if stored is None else _seeds_of(stored, tuple(seeds))
+    refuse_giants(setting, len(seeds))
+    if problem is None:
+        problem, held_out = make_data(setting)
+        where = f"problem={getattr(setting, 'problem', 'data')}"
+        setting = _adopt(setting, fixed, _problem_sizes(problem, setting), where)
+    setting = setting.complete()
+    if stored is not None:
+        _require_shapes(setting.network().spec, stored, str(params))
+    params0 = draw_weights(setting, seeds) if stored is None else stored
+    made = Setup(
+        setting, problem, params0, seeds, held_out=held_out, overrides=overrides,
+        from_init=stored is None,
+    ).astype(precision)  # fmt: skip
+    return made if setting.step_size is None else made.with_steps(setting.step_size)
+
+
+def completed(paper: "Paper", values: Mapping[str, Any]) -> Any:
+    """A paper's setting with a user's values, complete and checked."""
+    setting = with_values(paper.setting(), values, owner=paper.key).complete()
+    require_whole_records(setting.num_steps, setting.every)
+    return setting
+
+
+def _require_precision(precision: str, setting: Any) -> None:
+    if precision not in ("float64", "float32"):
+        msg = f"precision={precision!r}: expected float64 or float32."
+        raise InputError(msg)
+    if setting.method == "flow" and precision != "float64":
+        msg = "method=flow needs float64: its error control is finer than float32."
+        raise InputError(msg)
+
+
+def _patterns(setting: Any) -> tuple[str, ...] | None:
+    return None if setting.train == "all" else tuple(setting.train.split(","))
+
+
+def require_whole_records(num_steps: int, every: int) -> None:
+    """Refuse a number of steps that does not end with a record."""
+    if num_steps % every:
+        fits = int(np.gcd(num_steps, every))
+        msg = f"every={every} does not divide num_steps={num_steps}; try {fits}."
+        raise InputError(msg)
+
+
+@in_float64
+def make_data(setting: Any) -> tuple[Any, Any]:
+    """The problem of a setting, and its held-out data: always from the same compiled program."""
+    if setting.reads_files():
+        key = key_of(setting.data_seed, DATA)
+        return numpy_tree((setting.data(key), setting.test_data(key)))
+    neutral = {"num_steps": 1, "every": 1, "step_size": None, "train": "all", "method": "gd"}
+    program, numbers = setting.replace(**neutral, batch_size=None).split(for_data=True)
+    return numpy_tree(_made(numbers, program))
+
+
+def _make(numbers: dict[str, Any], program: Any) -> tuple[Any, Any]:
+    setting = program.replace(**numbers)
+    key = key_of(setting.data_seed, DATA)
+    return setting.data(key), setting.test_data(key)
+
+
+_made = jax.jit(_make, static_argnums=1)
+
+
+@in_float64
+def draw_weights(setting: Any, seeds: Iterable[int]) -> Any:
+    """Initial weights of each seed, along a leading axis."""
+    neutral = {"num_steps": 1, "every": 1, "step_size": None, "train": "all", "method": "gd"}
+    program, numbers = setting.replace(**neutral, batch_size=None).split(for_data=True)
+    return numpy_tree(_drawn(np.asarray(tuple(seeds), np.uint32), numbers, program))
+
+
+def _draw(seeds: Any, numbers: dict[str, Any], program: Any) -> Any:
+    setting = program.replace(**numbers)
+    return jax.vmap(lambda seed: setting.weights(key_of(seed, WEIGHTS)))(seeds)
+
+
+_drawn = jax.jit(_draw, static_argnums=2)
+
+
+def check_problem(setting: Any, problem: Any, held_out: Any) -> None:
+    """Let the setting refuse data from outside, and compare targets with the model's output."""
+    for part in (problem, held_out):
+        if part is None:
+            continue
+        if setting.target() == "Y" and part.y.ndim != 1 + len(setting.output_shape()):
+            rows = ("sample", "token")[len(setting.output_shape()) - 1]
+            msg = f"Y has shape {part.y.shape}; expected one target row per {rows}."
+            raise InputError(msg)
+        setting.check(part)
+
+
+def _problem_sizes(problem: Any, setting: Any) -> dict[str, int]:
+    """Settings that the shapes of the data decide."""
+    X = getattr(problem, "X", None)
+    if X is None:
+        return {}
+    sizes = dict(zip(("num_samples", "num_tokens", "dim"), X.shape, strict=True))
+    if problem.y.ndim > 1:
+        sizes["out_dim"] = problem.y.shape[-1]
+    return {name: size for name, size in sizes.items() if name in setting.fields()}
+
+
+def _weight_sizes(setting: Any, stored: Any) -> dict[str, int]:
+    """Settings that the shapes of weights decide: those that appear as the length of an axis.
+
+    An axis belongs to a setting if its length is the setting's value and doubles with it.
+    """
+    before = trees.blocks(setting.network().spec)
+    got = {name: W.shape[1:] for name, W in trees.blocks(stored).items()}
+    found: dict[str, int] = {}
+    counts = [n for n in setting.fields() if type(getattr(setting, n)) is int and n != "num_samples"]
+    for name in counts:
+        value = getattr(setting, name)
+        try:
+            after = trees.blocks(setting.replace(**{name: 2 * value}).network().spec)
+        except (InputError, ValueError, TypeError, ZeroDivisionError):
+            continue
+        for block, spec in before.items():
+            for axis, (one, two) in enumerate(zip(spec.shape, after[block].shape, strict=True)):
+                if value > 0 and (one, two) == (value, 2 * value):
+                    found.setdefault(name, got[block][axis])
+    return found
+
+
+def _adopt(setting: Any, fixed: tuple[str, ...], sizes: Mapping[str, int], where: str) -> Any:
+    """Take sizes from data or weights; refuse if the user, or the other file, has others."""
+    for name, size in sizes.items():
+        if name in fixed and getattr(setting, name) != size:
+            asked = getattr(setting, name)
+            msg = f"{name}={asked}, but {where} has {size}; leave it out or match it."
+            raise InputError(msg)
+    return setting.replace(**sizes)
+
+
+def read_params(spec: Any, path: str | Path, precision: str) -> Any:
+    """Weights from an ``.npz`` file, with a leading axis of seeds (added if it has none)."""
+    from shoal.files import read_npz
+
+    wanted = trees.blocks(spec)
+    arrays = read_npz(path, tuple(wanted))
+    for name, array in arrays.items():
+        axes = wanted[name].ndim
+        if array.dtype.kind not in "fiu":
+            msg = f"{path}: {name} holds {array.dtype}; expected real numbers."
+            raise InputError(msg)
+        require_finite(array, f"{path}: {name}", precision)
+        if array.ndim not in (axes, axes + 1) or 0 in array.shape:
+            msg = (
+                f"{path}: {name} has shape {array.shape}; expected {axes} axes, "
+                "or one more in front for seeds."
+            )
+            raise InputError(msg)
+    stacked = {wanted[name].ndim + 1 == a.ndim for name, a in arrays.items()}
+    if len(stacked) > 1:
+        msg = f"{path}: some arrays have a leading axis of seeds and some have not."
+        raise InputError(msg)
+    if len({a.shape[0] for a in arrays.values()}) > 1 and stacked == {True}:
+        msg = f"{path}: the arrays have leading axes of different length; expected one of seeds."
+        raise InputError(msg)
+    found = {k: np.asarray(a if stacked == {True} else a[None], float) for k, a in arrays.items()}
+    return trees.with_blocks(spec, found)
+
+
+def _seeds_of(stored: Any, seeds: tuple[int, ...]) -> tuple[int, ...]:
+    count = len(jax.tree.leaves(stored)[0])
+    if len(seeds) not in (1, count):
+        msg = f"{len(seeds)} seeds, but the weights hold {count}; leave --seeds out or match it."
+        raise InputError(msg)
+    return seeds if len(seeds) == count else tuple(range(count))
+
+
+def _require_shapes(spec: Any, stored: Any, where: str) -> None:
+    for (name, block), W in zip(trees.blocks(spec).items(), jax.tree.leaves(stored), strict=True):
+        if W.shape[1:] != block.shape:
+            msg = f"{where}: {name} has shape {W.shape[1:]}; with these data it should be {block.shape}."
+            raise InputError(msg)
+
+
+def refuse_giants(setting: Any, num_seeds: int) -> None:
+    """Refuse what does not fit into memory, before it is tried."""
+    weights = trees.size(setting.network().spec)
+    records = 32.0 * num_seeds * (setting.num_steps // setting.every)
+    data = setting.num_samples * float(getattr(setting, "num_tokens", 1)) * getattr(setting, "dim", 1)
+    floats = 4.0 * num_seeds * weights + floats_per_step(setting) + data + records
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 8 * floats > have:
+        msg = (
+            f"this setting needs about {8 * floats / 2**30:.0f} GiB, and the machine has "
+            f"{have / 2**30:.0f}; try fewer seeds, samples, tokens or records, or a smaller width."
+        )
+        raise InputError(msg)
+
+
+def floats_per_step(setting: Any) -> float:
+    """Numbers that a training step of one seed holds, roughly."""
+    known = setting.floats_per_step()
+    if known is not None:
+        return known
+    weights = trees.size(setting.network().spec)
+    tokens = float(getattr(setting, "num_tokens", 1))
+    return 4.0 * setting.num_samples * tokens * weights / getattr(setting, "dim", 1)
+
+
+# ------------------------------------------------------------------------------- from own models
+
+
+class Own(Setting):
+    """The setting of a user's own model: a function of parameters and a whole batch."""
+
+    function: Static[Any] = None  # f(params, x) on the whole batch.
+    loss_function: Static[Any] = None  # The loss of outputs and targets.
+    shapes: Static[Any] = None  # Tree structure and shapes of the parameters.
+    label: Static[str] = "own"  # Name of the model.
+
+    @property
+    def loss(self) -> Any:  # type: ignore[override]
+        """The loss that was given."""
+        return self.loss_function
+
+    def params(self) -> Any:
+        """Shapes of the parameters that were given."""
+        structure, shapes = self.shapes
+        return jax.tree.unflatten(structure, shapes)
+
+    def apply(self, params: Any, x: Any) -> Any:
+        """Output for one sample."""
+        return self.function(params, jax.tree.map(lambda a: a[None], x))[0]
+
+    def network(self) -> Model:
+        """The model, whose outputs come for the whole batch."""
+        return Model(self.spec(), self.apply, outputs=self.function)
+
+
+@in_float64
+def own_setup(
+    function: Callable[[Any, Any], Any],
+    params: Any,
+    x: Any,
+    y: Any,
+    *,
+    loss: str | Callable = "squares",
+    seeds: Iterable[int] = (0,),
+    train: str = "all",
+    precision: str = "float64",
+) -> Setup:
+    """A setup from ``f(params, x)``; ``params`` are weights, or ``init(key)`` that draws them."""
+    seeds = tuple(seeds)
+    if callable(params):
+        params0 = jax.vmap(lambda seed: params(key_of(seed, WEIGHTS)))(np.asarray(seeds, np.uint32))
+    else:
+        params0 = jax.tree.map(lambda W: np.asarray(W, np.float64)[None], params)
+        seeds = seeds[:1]
+    x, y = jax.tree.map(_as_data, (x, y))
+    lengths = {len(leaf) for leaf in jax.tree.leaves((x, y))}
+    if len(lengths) != 1:
+        msg = f"x and y have leading axes of length {sorted(lengths)}; expected one of samples."
+        raise InputError(msg)
+    params0 = numpy_tree(params0)
+    leaves, structure = jax.tree.flatten(params0)
+    setting = Own(
+        num_samples=lengths.pop(),
+        function=function,
+        loss_function=loss_of(loss),
+        shapes=(structure, tuple(leaf.shape[1:] for leaf in leaves)),
+        label=getattr(function, "__name__", type(function).__name__),
+        train=train,
+    )
+    trees.block_names(params0, _patterns(setting))
+    first = jax.tree.map(lambda W: W[0], params0)
+    outputs = jax.eval_shape(function, first, x)
+    risk = jax.eval_shape(setting.loss, outputs, y)
+    if risk.shape != ():
+        msg = f"the loss of outputs {outputs.shape} and targets {y.shape} has shape {risk.shape}."
+        raise InputError(msg)
+    made = Setup(setting, Samples(x, y), params0, seeds, from_init=callable(params))
+    return made.astype(precision)
+
+
+def _as_data(array: Any) -> np.ndarray:
+    found = np.asarray(array)
+    return found if found.dtype.kind in "iub" else found.astype(np.float64)
+
+
+def per_sample(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Lift a function of one sample to the whole batch.
+
+    >>> per_sample(lambda w, x: w @ x)(jnp.ones(2), jnp.ones((3, 2))).tolist()
+    [2.0, 2.0, 2.0]
+    """
+
+    def batched(params: Any, x: Any) -> Any:
+        return jax.vmap(function, in_axes=(None, 0))(params, x)
+
+    batched.__name__ = getattr(function, "__name__", "model")
+    return batched

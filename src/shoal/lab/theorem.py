@@ -1,0 +1,237 @@
+"""Theorems about runs: which runs they cover, and what they say of one."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shoal.certificates import Certificate, Inequality, readings, verdict
+from shoal.errors import InputError, nearest
+from shoal.lab import engine
+from shoal.lab.setup import Setup
+from shoal.models import predict
+from shoal.theory.kernel_regime import kernel_regime as compare_with_kernel
+
+if TYPE_CHECKING:
+    from shoal.lab.run import Run
+
+ANY_METHOD = "any"
+"""The method of a theorem about the start only."""
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+class Theorem(NamedTuple):
+    """A statement that can be compared with a run."""
+
+    key: str  # As in `shoal certify PAPER.KEY`.
+    statement: str
+    source: str  # Provenance: paper; paper, as summarised; or ours, with more words.
+    certificate: Callable[[Setup, Any], Certificate]
+    method: str | tuple[str, ...] = ANY_METHOD  # The training rules that it covers.
+    probes: tuple[str, ...] = ()  # What to record to check all its conclusions.
+    needs: tuple[str, ...] = ()  # Of these, those without which nothing can be said.
+    largest_step: Callable[[Setup], Any] | None = None  # NaN where no step is allowed.
+    covers: Callable[[Any], bool] = _always  # Does it cover a setting's model at all?
+
+    def covers_method(self, method: Any) -> bool:
+        """Whether it covers a training rule."""
+        known = (self.method,) if isinstance(self.method, str) else self.method
+        return ANY_METHOD in known or method in known
+
+
+class Certificates:
+    """A theorem compared with every seed of a run; prints itself as the command line does."""
+
+    def __init__(self, run: "Run", theorem: Theorem, found: list[Certificate]) -> None:
+        self.run, self.theorem, self.found = run, theorem, found
+
+    def __iter__(self) -> Iterator[Certificate]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __getitem__(self, index: int) -> Certificate:
+        return self.found[index]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """The verdict of every seed."""
+        return [str(verdict(one)) for one in self.found]
+
+    @property
+    def verdict(self) -> str:
+        """The common verdict; ``mixed`` if seeds differ."""
+        return self.verdicts[0] if len(set(self.verdicts)) == 1 else "mixed"
+
+    def to_json(self, *, curves: bool = False) -> dict[str, Any]:
+        """What ``shoal certify --json`` prints."""
+        results = [
+            certificate_json(seed, one, curves=curves)
+            for seed, one in zip(self.run.setup.seeds, self.found, strict=True)
+        ]
+        return {
+            "paper": self.run.setup.name,
+            "theorem": self.theorem.key,
+            "source": self.theorem.source,
+            "results": results,
+        }
+
+    def __repr__(self) -> str:
+        """The table of the command line."""
+        from shoal.console import certificates_text
+
+        return certificates_text(self)
+
+    def _repr_html_(self) -> str:
+        from shoal.pages.notebook import certificates_html
+
+        return certificates_html(self)
+
+
+def certificate_json(seed: int, certificate: Certificate, *, curves: bool = False) -> dict[str, Any]:
+    """One seed's certificate in JSON-compatible values."""
+    from shoal.figures import thinned
+    from shoal.jsons import plain
+
+    def line(reading: Any) -> dict[str, Any]:
+        return {k: v for k, v in reading._asdict().items() if not (k == "at" and v is None)}
+
+    hypotheses, conclusions = readings(certificate)
+    found = {
+        "seed": seed,
+        "verdict": str(verdict(certificate)),
+        "hypotheses": [line(h) for h in hypotheses],
+        "conclusions": [line(c) for c in conclusions],
+        "constants": certificate.constants,
+        "predicted_rate": certificate.predicted_rate,
+        "measured_rate": certificate.measured_rate,
+    }
+    if curves and certificate.curves:
+        found["curves"] = {
+            name: {"at": (at := thinned(len(y), 400)), "y": np.asarray(y)[at]}
+            for name, y in certificate.curves.items()
+        }
+    return plain(found)
+
+
+# ---------------------------------------------------------------------------------- finding one
+
+
+def theorems_of(setup: Setup) -> tuple[Theorem, ...]:
+    """The theorems that know a setup's model: its paper's, and those about every model."""
+    own = tuple(setup.paper.theorems) if setup.paper else ()
+    return own if any(t.key == KERNEL_REGIME.key for t in own) else (*own, KERNEL_REGIME)
+
+
+def theorem_of(setup: Setup, theorem: Any) -> Theorem:
+    """A theorem by its key, or as it is, or made of a function ``(setup, run) -> Certificate``."""
+    if isinstance(theorem, Theorem):
+        return theorem
+    if callable(theorem):
+        name = getattr(theorem, "__name__", "theorem")
+        return Theorem(name, (theorem.__doc__ or name).strip().splitlines()[0], "ours", theorem)
+    known = theorems_of(setup)
+    key = str(theorem).rpartition(".")[2]
+    for one in known:
+        if one.key == key:
+            return one
+    msg = f"{setup.name} has no theorem {key!r}; {nearest(key, [t.key for t in known])}"
+    raise InputError(msg)
+
+
+def require_covered(setup: Setup, theorem: Theorem) -> None:
+    """Refuse a theorem about another kind of model or another training rule."""
+    setting = setup.setting
+    if not theorem.covers(setting):
+        msg = f"{theorem.key} does not cover this model"
+        msg += f"; see docs/theory/{setup.name}.md." if setup.paper else "."
+        raise InputError(msg)
+    if not theorem.covers_method(setting.method):
+        wanted = theorem.method if isinstance(theorem.method, str) else " or ".join(theorem.method)
+        msg = (
+            f"{theorem.key} is about method={wanted}, and this run used method={setting.method}; "
+            f"train with --set method={wanted.split(' ')[0]}."
+        )
+        raise InputError(msg)
+
+
+# ------------------------------------------------------------------------------------ comparing
+
+
+def certify(run: "Run", theorem: Any) -> Certificates:
+    """Compare a theorem with every seed of a run. Bounds are computed in float64.
+
+    ``theorem`` is a key such as ``"theorem_a"``, a `Theorem`, or a function
+    ``(setup, run) -> Certificate`` of one start and its trajectory.
+    """
+    setup = run.setup
+    chosen = theorem_of(setup, theorem)
+    require_covered(setup, chosen)
+    seen = run.trajectory._replace(probes=_recorded_throughout(run))
+    if missing := [name for name in chosen.needs if name not in seen.probes]:
+        lacking = ",".join(missing)
+        msg = f"{chosen.key} needs {lacking}, not recorded; train with --probes +{lacking}."
+        raise InputError(msg)
+    return Certificates(run, chosen, engine.certificates(setup, seen, chosen.certificate))
+
+
+def _recorded_throughout(run: "Run") -> dict[str, Any]:
+    """Probes that were recorded at every record, not less often."""
+    if run.risk.shape[1] < 2:
+        return run.probes
+    finite = np.isfinite(run.risk[:, 1])
+
+    def skipped(values: Any) -> bool:
+        second = np.asarray(values)[finite, 1]
+        return second.dtype.kind == "f" and second.size > 0 and bool(np.isnan(second).all())
+
+    return {name: x for name, x in run.probes.items() if not skipped(x)}
+
+
+def allowed_steps(setup: Setup, theorem: Any) -> np.ndarray:
+    """For every seed, the largest step that a theorem allows; NaN where it allows none."""
+    chosen = theorem_of(setup, theorem)
+    if chosen.largest_step is None:
+        msg = f"{chosen.key} does not say which steps it allows."
+        raise InputError(msg)
+    return engine.per_start(setup.replace(step_size=None), chosen.largest_step)
+
+
+# ------------------------------------------------------------------- a theorem about every model
+
+
+def _kernel_regime(setup: Setup, run: Any) -> Certificate:
+    y, weight = setup.targets, setup.squares_weight
+    kernel = setup.kernel()
+    if kernel is None or weight is None:
+        msg = "kernel_regime needs a squared loss and a tangent kernel that fits into memory."
+        raise InputError(msg)
+    e0 = (predict(setup.network, setup.params0, setup.inputs) - y).ravel()
+    half_sum = run._replace(risk=run.risk * (0.5 / weight))
+    found = compare_with_kernel(
+        kernel(setup.params0),
+        e0,
+        setup.step_size,
+        half_sum,
+        output_size=setup.setting.output_size(setup),
+    )
+    extra = getattr(setup.setting, "kernel_hypotheses", None)
+    more: dict[str, Inequality] = {} if extra is None else extra(run)
+    curves = {name: y * (weight / 0.5) for name, y in found.curves.items()}
+    return found._replace(hypotheses=found.hypotheses | more, curves=curves)
+
+
+KERNEL_REGIME = Theorem(
+    key="kernel_regime",
+    statement="The loss curve is the one that the tangent kernel at the start predicts, up to "
+    "what the measured movement of the kernel allows.",
+    source="ours; proof in docs/theory/kernel_regime.md",
+    certificate=_kernel_regime,
+    method="gd",
+    probes=("kernel_distance",),
+    needs=("kernel_distance",),
+)

@@ -1,0 +1,93 @@
+"""What compiled programs run on: precision, cores, memory maps, and the compile cache."""
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+P, R = ParamSpec("P"), TypeVar("R")
+MAPS_ALLOWED = Path("/proc/sys/vm/max_map_count")
+MAPS_TAKEN = Path("/proc/self/maps")
+
+
+def in_float64(function: Callable[P, R]) -> Callable[P, R]:
+    """Run a function with JAX's float64 switched on, in this thread and for this call only."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        import jax
+
+        with jax.enable_x64(True):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def numpy_tree(tree: Any) -> Any:
+    """Every array of a tree as a NumPy array."""
+    import jax
+    import numpy as np
+
+    return jax.tree.map(np.asarray, tree)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def clear_programs() -> bool:
+    """Forget compiled programs if their memory maps come near the system's limit.
+
+    Each program takes a few maps and keeps them; Linux allows a process about 65,000. One map too
+    many kills the process inside XLA, without a message. What is forgotten is compiled again when
+    it is next used, or read from the cache on disk. Returns whether anything was forgotten; on
+    systems that do not count maps it does nothing.
+    """
+    import jax
+
+    try:
+        allowed = int(MAPS_ALLOWED.read_text())
+        taken = MAPS_TAKEN.read_bytes().count(b"\n")
+    except (OSError, ValueError):
+        return False
+    if taken < allowed // 2:
+        return False
+    jax.clear_caches()
+    return True
+
+
+@contextlib.contextmanager
+def command_session() -> Iterator[None]:
+    """What a command of shoal switches on for its own time: float64, and the cache of programs.
+
+    JAX's configuration is as before when it ends. If the user chose a cache folder
+    (``JAX_COMPILATION_CACHE_DIR``), it stays.
+    """
+    import jax
+
+    chosen = {}
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and not jax.config.jax_compilation_cache_dir:
+        from shoal.files import cache_folder
+
+        folder = cache_folder() / "compiled"
+        with contextlib.suppress(OSError):  # no cache is slower, not wrong
+            folder.mkdir(parents=True, exist_ok=True)
+            chosen = {
+                "jax_compilation_cache_dir": str(folder),
+                "jax_persistent_cache_min_compile_time_secs": 0.0,
+                "jax_persistent_cache_min_entry_size_bytes": -1,
+            }
+    before = {name: getattr(jax.config, name) for name in chosen}
+    for name, value in chosen.items():
+        jax.config.update(name, value)
+    try:
+        with jax.enable_x64(True):
+            yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
