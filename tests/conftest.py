@@ -19,16 +19,26 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # commands that tests start share one cache of compiled programs, and leave the user's alone
 os.environ.setdefault("SHOAL_CACHE_DIR", tempfile.mkdtemp(prefix="shoal-tests-"))
 # so do the tests themselves, in all their processes: most of their time is compilation
-jax.config.update("jax_compilation_cache_dir", os.path.join(os.environ["SHOAL_CACHE_DIR"], "xla"))
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    folder = os.path.join(os.environ["SHOAL_CACHE_DIR"], "xla")
+    jax.config.update("jax_compilation_cache_dir", folder)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(autouse=True)
 def _room_for_programs():
-    from shoal.programs import make_room
+    """Some hundred tests compile more than a process may hold."""
+    from shoal.runtime import clear_programs
 
-    make_room()  # some hundred tests compile more than a process may hold
+    clear_programs()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _memory_is_given_back():
+    """Compiled programs of one module are of no use to the next, and stay in the cache on disk."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)

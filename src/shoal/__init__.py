@@ -52,7 +52,7 @@ _DOOR = {
 }
 _MODULES = ("papers", "methods", "losses", "inits", "problems", "figures", "linalg")
 
-__all__ = ["__version__", "probes", *_DOOR, *_MODULES]  # noqa: PLE0604
+__all__ = ["__version__", "probes", *_DOOR, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:

@@ -103,9 +103,7 @@ def read_hypothesis(name: str, inequality: Inequality, rtol: float = RTOL) -> Re
     return _reading(name, inequality, np.where(finite, decided, -1))
 
 
-def read_conclusion(
-    name: str, inequality: Inequality | Equality, rtol: float = RTOL
-) -> Reading:
+def read_conclusion(name: str, inequality: Inequality | Equality, rtol: float = RTOL) -> Reading:
     """Judge a conclusion: equality is fine, a measured NaN or infinity fails.
 
     A bound that is itself not finite decides nothing, nor does an excess within rounding.

@@ -45,14 +45,27 @@ def norm_fro(A: Float[Array, "*shape"]) -> Float[Array, ""]:
     return jnp.sqrt(jnp.sum(jnp.square(A)))
 
 
-def sigma_min(A: Float[Array, "rows columns"]) -> Float[Array, ""]:
+def sigma_min(
+    A: Float[Array, "rows columns"],
+    rtol: float = 0.0,
+    *,
+    sigma: Float[Array, " k"] | None = None,
+) -> Float[Array, ""]:
     r"""Smallest singular value over the rows, $\sigma_{rows}(A)$: zero if there are fewer columns.
+
+    Values up to ``rtol`` times the largest count as zero. ``sigma`` are all singular values, if
+    they are known already.
 
     >>> float(sigma_min(jnp.array([[1.0], [1.0]])))
     0.0
+    >>> float(sigma_min(jnp.diag(jnp.array([1.0, 1e-13])), rtol=1e-12))
+    0.0
     """
     rows, columns = A.shape
-    return jnp.zeros((), jnp.float64) if columns < rows else singular_values(A)[-1]
+    if columns < rows:
+        return jnp.zeros((), jnp.float64)
+    sigma = singular_values(A) if sigma is None else sigma
+    return jnp.where(sigma[-1] <= rtol * sigma[0], 0.0, sigma[-1])
 
 
 def rank_tolerance(A: Float[Array, "rows columns"]) -> Float[Array, ""]:

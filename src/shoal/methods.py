@@ -137,9 +137,9 @@ def on_batches(
 ) -> Method:
     """Give every step of a method a fresh random batch instead of all samples.
 
-    The samples of a batch are distinct; batches are drawn independently. The method descends the loss of
-    the batch: an unbiased estimate for a mean, and ``batch_size / num_samples`` times that for a
-    sum. The state carries the key.
+    The samples of a batch are distinct; batches are drawn independently. The method descends the
+    loss of the batch: an unbiased estimate for a mean, and ``batch_size / num_samples`` times that
+    for a sum. The state carries the key.
     """
     if not 1 <= batch_size <= num_samples:
         msg = f"batch_size={batch_size}: expected between 1 and num_samples={num_samples}."

@@ -60,7 +60,9 @@ def segment(
         raise InputError(msg)
     names = trees.block_names(params, train)
     if not names:
-        msg = f"train={train!r} selects no parameter; choose from {', '.join(trees.blocks(params))}."
+        msg = (
+            f"train={train!r} selects no parameter; choose from {', '.join(trees.blocks(params))}."
+        )
         raise InputError(msg)
 
     def whole(moving: dict[str, Array]) -> Params:

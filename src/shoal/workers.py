@@ -1,8 +1,8 @@
-"""Long work spread over processes, a core each: small models leave a second core idle.
+"""Long work spread over processes, one per core: a small model cannot keep two cores busy.
 
-A worker reads tasks from standard input, a line of JSON each, and answers each with a line. A task
-names work that the worker finds by itself, so nothing but names and numbers crosses. A worker ends
-when its input ends: no process is left behind, however the parent ended.
+A worker reads tasks from standard input, one line of JSON each, and answers each with a line. Tasks
+hold names and numbers only; a paper that is a file is named by its absolute path. A worker ends when
+its input ends: no process is left behind, however the parent ended.
 """
 
 import contextlib
@@ -13,45 +13,55 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from shoal.programs import cores
+from shoal.runtime import clear_programs, command_session, cores
 
 Task = dict[str, Any]
 
 
 class Answer(NamedTuple):
-    """What became of a task."""
+    """The result of a task, or why there is none."""
 
     task: Task
     value: Any
     error: str | None = None
 
 
-def do(task: Task) -> Any:
-    """Do one task in this process."""
+def absolute_target(target: str) -> str:
+    """A paper as every process can find it: its key, or the absolute path of its file.
+
+    >>> absolute_target("wu2023")
+    'wu2023'
+    """
+    return str(Path(target).resolve()) if target.endswith(".py") else target
+
+
+def perform(task: Task) -> Any:
+    """Perform one task in this process: a batch, a question of a plan, or a part of a figure."""
     if "sweep" in task:
-        from shoal.sweeps import batches
+        from shoal.sweeps.batches import run_batch
 
-        return batches.do(task["sweep"], task["batch"])
+        return run_batch(task["sweep"])
     if "question" in task:
-        from shoal.sweeps import planner
+        from shoal.sweeps.planner import answer
 
-        return planner.answer(task["question"])
-    from shoal.papers import paper_of
+        return answer(task["question"])
+    from shoal.papers import paper_of, split_target
 
-    key, _, figure = task["figure"].partition(".")
-    recipe = next(r for r in paper_of(key).figures if r.key == figure)
-    recipe.jobs(task["full"])[task["job"]]()  # keeps its result itself
+    target, key = split_target(task["figure"])
+    figure = next(figure for figure in paper_of(target).figures if figure.key == key)
+    figure.jobs(task["full"])[task["job"]]()  # stores its result itself
     return None
 
 
 class Worker:
-    """A process that does tasks one after the other on one core."""
+    """A process that performs one task after the other on one core."""
 
     def __init__(self, place: int) -> None:
         self.place = place
-        self.over = False
+        self.ended = False
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
@@ -65,8 +75,10 @@ class Worker:
         )
 
     def ask(self, task: Task) -> Answer:
-        """Do a task; if the process dies over it, once more in a new one."""
+        """Perform a task; if the process dies of it, once more in a new one."""
         for _ in range(2):
+            if self.ended:
+                break
             with contextlib.suppress(OSError, ValueError):  # its pipe is closed
                 assert self.process.stdin is not None
                 assert self.process.stdout is not None
@@ -74,23 +86,23 @@ class Worker:
                 self.process.stdin.flush()
                 if line := self.process.stdout.readline():
                     return Answer(task, **json.loads(line))
-            if self.over:
-                return Answer(task, None, "stopped")
-            self._clear()
-            self.process = self._start()
-        return Answer(task, None, "its process died twice, perhaps for lack of memory")
+            if not self.ended:
+                self._clear()
+                self.process = self._start()
+        died = "its process died twice, perhaps for lack of memory"
+        return Answer(task, None, "stopped" if self.ended else died)
 
     def _clear(self) -> None:
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError, ValueError):  # what was not read does not matter
+            with contextlib.suppress(OSError, ValueError):  # unread output does not matter
                 assert pipe is not None
                 pipe.close()
 
     def end(self, asking: threading.Thread | None = None) -> None:
-        """Stop, whatever it is doing; ``asking`` is the thread that waits for its answer."""
-        self.over = True
+        """Stop at once; ``asking`` is the thread that waits for an answer, if any."""
+        self.ended = True
         self.process.kill()
         if asking is not None:
             asking.join()  # it sees the end of the pipe
@@ -98,10 +110,10 @@ class Worker:
 
 
 def spread(tasks: Iterable[Task], *, most: int | None = None) -> Iterator[Answer]:
-    """Do tasks on all cores, yielding answers as they come.
+    """Perform tasks on all cores, yielding answers as they come.
 
-    A task is taken from the iterator when a core is free for it, no earlier; ``most`` limits the
-    number of processes.
+    A task is taken from the iterator only when a core is free for it. ``most`` limits the number of
+    processes.
     """
     line = iter(tasks)
     taking = threading.Lock()
@@ -125,7 +137,7 @@ def spread(tasks: Iterable[Task], *, most: int | None = None) -> Iterator[Answer
         serving = len(workers)
         while serving:
             try:
-                answer = answers.get(timeout=0.2)  # so that Ctrl-C is heard while nothing comes
+                answer = answers.get(timeout=0.2)  # lets Ctrl-C through
             except queue.Empty:
                 continue
             if answer is None:
@@ -143,20 +155,16 @@ def main(*pinned: str) -> None:
     if pinned:  # before JAX is imported: it counts the cores that it may use
         os.sched_setaffinity(0, map(int, pinned))
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
-    from shoal.session import begin
-
-    begin()
-    from shoal.programs import make_room
-
-    for line in sys.stdin:
-        make_room()  # a sweep may compile thousands of programs
-        try:
-            answer: dict[str, Any] = {"value": do(json.loads(line))}
-        except Exception as error:  # told to the parent, which decides
-            answer = {"value": None, "error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+    os.dup2(2, 1)  # what a library prints must not be taken for an answer
+    with command_session():
+        for line in sys.stdin:
+            clear_programs()  # a sweep may compile thousands of programs
+            try:
+                answer: dict[str, Any] = {"value": perform(json.loads(line))}
+            except Exception as error:  # the parent decides what to do
+                answer = {"value": None, "error": f"{type(error).__name__}: {error}"}
+            answers.write(json.dumps(answer) + "\n")
+            answers.flush()
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """The command line. Nothing heavy is imported here: ``shoal --help`` must answer at once."""
 
+import contextlib
+import functools
+import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -16,16 +20,30 @@ app = App(
     name="shoal",
     suppress_keyboard_interrupt=False,
     version=__version__,
-    help="""A laboratory for the training dynamics of shallow Transformers.
+    help="""A laboratory for the training dynamics of Transformers and other small models.
 
-    Train a paper's model, measure what its theorems speak of, and let each theorem say whether it
-    applies, holds, and how far its prediction is from what happened.
+    Train a paper's model, measure what its theorems assume, check each theorem against each run,
+    and test what papers claim. A TARGET is a paper (wu2023) or a file of yours (./mine.py).
 
     Start with: shoal tour. Then: shoal papers, shoal certify wu2023.theorem_a --help.
     """,
 )
 
-_FLAG = Parameter(negative=())
+
+def _command(function: Any = None, *, name: str | None = None) -> Any:
+    """Register a command that runs in float64 with the cache of compiled programs."""
+    if function is None:
+        return functools.partial(_command, name=name)
+
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        from shoal.runtime import command_session
+
+        with command_session():
+            return function(*args, **kwargs)
+
+    app.command(inside, name=name or function.__name__)
+    return function
 
 
 @dataclass
@@ -35,7 +53,7 @@ class Start:
     set: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None
     "A setting as name=value; may be repeated. 'shoal papers PAPER' lists names and defaults."
     data: Annotated[Path | None, Parameter(name="--data")] = None
-    "Your own problem: .npz with X (samples, tokens, dim) and y (samples,), or Y with token rows."
+    "Your own problem: .npz with X (samples, tokens, dim) and y (samples,), or Y with target rows."
     params: Annotated[Path | None, Parameter(name="--params")] = None
     "Your own initial weights: an .npz file with the paper's arrays, maybe a leading axis of seeds."
     seeds: Annotated[str, Parameter(name="--seeds")] = "0"
@@ -45,7 +63,7 @@ class Start:
     precision: Annotated[str, Parameter(name="--precision")] = "float64"
     "float64 or float32. Bounds and singular values are in float64 either way."
     probes: Annotated[str, Parameter(name="--probes")] = ""
-    "What to record: names, 'all', 'none', or '+name' to add to the usual; name@50: every 50 steps."
+    "Probes to record: names, 'all', 'none', '+name' to add; name@50 records every 50 steps."
 
 
 _START = Start()
@@ -54,11 +72,11 @@ _Out = Annotated[Path | None, Parameter(name="--out")]
 _Json = Annotated[bool, Parameter(name="--json", negative=())]
 
 
-@app.command
+@_command
 def tour(
     *, out: Annotated[Path, Parameter(name="--out")] = Path("tour.html"), json: _Json = False
 ) -> None:
-    """The main job: small runs, certificates and claims, in plain words and on one page.
+    """The main job: small runs of all papers, certificates and claims, on one HTML page.
 
     Parameters
     ----------
@@ -67,31 +85,28 @@ def tour(
     json
         Print the results as JSON, and nothing else, on standard output.
     """
-    from shoal.session import hurry
-
-    hurry()
     from shoal.cli import touring
 
     touring.tour(out, as_json=json)
 
 
-@app.command
+@_command
 def papers(paper: str = "", /, *, json: _Json = False) -> None:
-    """What is inside: papers, their models, theorems, probes and settings.
+    """What is inside: papers, their theorems, settings and probes, and where each comes from.
 
     Parameters
     ----------
     paper
-        Show one paper in detail, with every setting, its default and what it means.
+        Show one paper (a key or a file) with every setting and probe and what it does.
     json
         Print as JSON.
     """
-    from shoal.cli import work
+    from shoal.cli import commands
 
-    work.papers(paper, as_json=json)
+    commands.papers_command(paper, as_json=json)
 
 
-@app.command
+@_command
 def train(paper: str, /, *, start: _Start = _START, out: _Out = None, json: _Json = False) -> None:
     """Train one setting, record probes along the way, and write a run folder.
 
@@ -100,18 +115,18 @@ def train(paper: str, /, *, start: _Start = _START, out: _Out = None, json: _Jso
     Parameters
     ----------
     paper
-        Which paper's model, e.g. wu2023.
+        A paper, e.g. wu2023, or a file that defines one, e.g. ./mine.py.
     out
         Folder for the run; it must not exist. Without it nothing is saved.
     json
         Print a summary as JSON.
     """
-    from shoal.cli import work
+    from shoal.cli import commands
 
-    work.train(paper, start, out, as_json=json)
+    commands.train_command(paper, start, out, as_json=json)
 
 
-@app.command
+@_command
 def certify(
     theorem: str,
     /,
@@ -121,7 +136,7 @@ def certify(
     out: _Out = None,
     json: _Json = False,
 ) -> None:
-    """Confront a theorem with a run: hypotheses, conclusions, margins, verdict.
+    """Compare a theorem with a run: hypotheses, conclusions, margins, verdict.
 
     The verdict is 'holds', 'violated', 'not applicable' (a hypothesis failed: the theorem says
     nothing, the run may still converge) or 'unresolved' (float64 cannot tell). Without a step size
@@ -133,23 +148,23 @@ def certify(
     Parameters
     ----------
     theorem
-        PAPER.THEOREM, e.g. wu2023.theorem_a; 'shoal papers' lists them.
+        TARGET.THEOREM, e.g. wu2023.theorem_a or ./mine.py.theorem_1; 'shoal papers' lists them.
     run
-        Certify a run that 'shoal train' wrote, instead of training anew.
+        Certify a run that 'shoal train' wrote, instead of training.
     out
         Folder for the run; it must not exist. Without it nothing is saved.
     json
         Print as JSON: paper, theorem, and for each seed verdict, hypotheses, conclusions,
         constants, predicted and measured rate.
     """
-    from shoal.cli import work
+    from shoal.cli import commands
 
-    work.certify(theorem, start, run, out, as_json=json)
+    commands.certify_command(theorem, start, run, out, as_json=json)
 
 
-@app.command
+@_command
 def data(paper: str, /, *, start: _Start = _START, json: _Json = False) -> None:
-    """Check the data assumptions of the theorems on a problem: bounds, rank, dissimilarity.
+    """Measure the data assumptions of wu2023 on a problem: bounds, rank, dissimilarity.
 
     Example: shoal data wu2023 --set problem=digits --set num_samples=100
 
@@ -160,12 +175,12 @@ def data(paper: str, /, *, start: _Start = _START, json: _Json = False) -> None:
     json
         Print as JSON.
     """
-    from shoal.cli import work
+    from shoal.cli import commands
 
-    work.data(paper, start, as_json=json)
+    commands.data_command(paper, start, as_json=json)
 
 
-@app.command
+@_command
 def claims(
     *papers: str,
     out: Annotated[Path, Parameter(name="--out")] = Path("shoal-claims"),
@@ -191,16 +206,12 @@ def claims(
     json
         Print the ledger as JSON.
     """
-    from shoal.session import hurry
-
-    if not full:
-        hurry()
     from shoal.cli import publishing
 
     publishing.claims(papers, out, markdown, full=full, as_json=json)
 
 
-@app.command
+@_command
 def reproduce(
     name: str,
     /,
@@ -224,16 +235,12 @@ def reproduce(
     json
         Print the list of files as JSON.
     """
-    from shoal.session import hurry
-
-    if not full:
-        hurry()
     from shoal.cli import publishing
 
     publishing.reproduce(name, out, full=full, as_json=json)
 
 
-@app.command
+@_command
 def landscape(
     *runs: Path,
     directions: Annotated[str, Parameter(name="--directions")] = "random",
@@ -267,27 +274,25 @@ def landscape(
     points
         Points along each side of the grid.
     samples
-        Use only so many samples of the problem: a fixed batch.
+        Use only the first samples of the problem: a fixed batch.
     seed
-        Of the random directions.
+        Seed of the random directions.
     out
         Folder for the page, PNG, PDF, Parquet and measures.json.
     json
         Print the numbers as JSON.
     """
-    from shoal.cli import landscaping
+    from shoal.cli import commands
 
-    landscaping.landscape(
-        runs,
-        out,
-        kind=directions,
-        blocks=blocks,
-        span=span,
-        points=points,
-        samples=samples,
-        seed=seed,
-        as_json=json,
-    )
+    options = {
+        "directions": directions,
+        "blocks": blocks,
+        "span": span,
+        "points": points,
+        "samples": samples,
+        "seed": seed,
+    }
+    commands.landscape_command(runs, out, options, as_json=json)
 
 
 @app.command
@@ -323,16 +328,20 @@ def sweep(
     json
         Print a summary as JSON.
     """
-    from shoal.sweeps.written import read
+    from shoal.sweeps.parse import read
 
     written = read(file)  # before anything heavy is imported: what is wrong is told at once
     from shoal.cli import sweeping
+    from shoal.runtime import command_session
 
     out = Path(f"{file.stem}-sweep") if out is None else out
-    sweeping.sweep(written, out, dry_run=dry_run, retry=retry, scheduler=scheduler, as_json=json)
+    with command_session():
+        sweeping.sweep(
+            written, out, dry_run=dry_run, retry=retry, scheduler=scheduler, as_json=json
+        )
 
 
-@app.command
+@_command
 def ls(folder: Path, /, *, json: _Json = False) -> None:
     """What a sweep has found so far: every setting, with the median of its seeds.
 
@@ -348,7 +357,7 @@ def ls(folder: Path, /, *, json: _Json = False) -> None:
     sweeping.ls(folder, as_json=json)
 
 
-@app.command(name="show")
+@_command(name="show")
 def show_run(folder: Path, run: str, /, *, json: _Json = False) -> None:
     """One run of a sweep: its settings, numbers, verdicts and risk curve.
 
@@ -366,7 +375,7 @@ def show_run(folder: Path, run: str, /, *, json: _Json = False) -> None:
     sweeping.show_run(folder, run, as_json=json)
 
 
-@app.command
+@_command
 def query(folder: Path, sql: str, /, *, json: _Json = False) -> None:
     """SQL over the runs of a sweep; the table is called runs.
 
@@ -386,7 +395,7 @@ def query(folder: Path, sql: str, /, *, json: _Json = False) -> None:
     sweeping.query(folder, sql, as_json=json)
 
 
-@app.command
+@_command
 def export(folder: Path, out: Path, /, *, json: _Json = False) -> None:
     """The runs of a sweep as one CSV or Parquet file, by the ending of its name.
 
@@ -404,7 +413,7 @@ def export(folder: Path, out: Path, /, *, json: _Json = False) -> None:
     sweeping.export(folder, out, as_json=json)
 
 
-@app.command
+@_command
 def plan(
     paper: str,
     /,
@@ -458,7 +467,7 @@ def plan(
     )
 
 
-@app.command
+@_command
 def bench(
     *questions: str,
     out: Annotated[Path, Parameter(name="--out")] = Path("shoal-bench"),
@@ -493,44 +502,94 @@ def bench(
     benching.bench(questions, out, markdown, rounds=rounds, as_json=json)
 
 
-@app.command
-def report(path: Path, /, *, out: _Out = None, json: _Json = False) -> None:
-    """One self-contained HTML page from a run, a certificate, a reproduction or a ledger.
+@_command
+def report(
+    *paths: Path,
+    out: _Out = None,
+    paper: Annotated[str, Parameter(name="--paper")] = "",
+    json: _Json = False,
+) -> None:
+    """One self-contained HTML page from runs, certificates, reproductions or ledgers.
 
     Parameters
     ----------
-    path
-        A run folder, a folder of 'shoal claims' or 'shoal reproduce', or a file with what
+    paths
+        Run folders, folders of 'shoal claims' or 'shoal reproduce', or files with what
         'shoal certify --json' printed.
     out
-        The page, by default report.html in the folder (or beside the file).
+        The page, by default report.html in the first folder (or beside the first file).
+    paper
+        The file that defines the paper, if it is one of yours: it is run to know the model.
     json
         Print the page's path as JSON.
     """
     from shoal.cli import publishing
 
-    publishing.report(path, out, as_json=json)
+    publishing.report(paths, out, paper, as_json=json)
+
+
+new = App(name="new", help="Write a template: shoal new paper NAME.")
+app.command(new)
+
+
+@new.command(name="paper")
+def new_paper(name: str, /, *, out: _Out = None, json: _Json = False) -> None:
+    """Write NAME.py: a working paper with a model, a theorem, a claim and a figure.
+
+    Example: shoal new paper doe2024, then shoal certify ./doe2024.py.theorem_1
+
+    Parameters
+    ----------
+    name
+        Key of the paper: a Python name such as doe2024.
+    out
+        The file to write, by default NAME.py here.
+    json
+        Print the file's path as JSON.
+    """
+    from shoal.cli import template
+
+    template.new_paper(name, out, as_json=json)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; 0 done, 2 bad input, 1 failure."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up, as after Ctrl-C
-    try:
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
-    except (InputError, CycloptsError) as error:
-        print(f"shoal: {_one_line(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("shoal: stopped.", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        return 1
-    except (OSError, MemoryError) as error:
-        print(f"shoal: {type(error).__name__}: {_one_line(error)}", file=sys.stderr)
-        return 1
+    """Run the command line; 0 done, 2 bad input, 1 failure, 130 and 143 when interrupted."""
+    with contextlib.ExitStack() as session:
+        terminated = session.enter_context(_sigterm_interrupts())
+        try:
+            app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+        except (InputError, CycloptsError) as error:
+            print(f"shoal: {_one_line(error)}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("shoal: stopped.", file=sys.stderr)
+            return 143 if terminated else 130
+        except BrokenPipeError:
+            sys.stderr.close()
+            return 1
+        except (OSError, MemoryError) as error:
+            print(f"shoal: {type(error).__name__}: {_one_line(error)}", file=sys.stderr)
+            return 1
     return 0
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[list[int]]:
+    """Let SIGTERM clean up as Ctrl-C does; the handler is as before afterwards."""
+    seen: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+
+    def interrupt(number: int, _: object) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _one_line(error: BaseException) -> str:
@@ -540,5 +599,8 @@ def _one_line(error: BaseException) -> str:
 
 
 def entry() -> None:
-    """What the installed command calls."""
+    """What the installed command calls; the process is shoal's own."""
+    # LAPACK's threads spin for tens of milliseconds after each small call, on cores that training
+    # needs; this must be said before NumPy is loaded
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(main())

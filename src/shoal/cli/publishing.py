@@ -1,53 +1,47 @@
 """``claims``, ``reproduce`` and ``report``: what is kept and shown."""
 
 import os
-import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
 
-from shoal import workers
-from shoal.cli import show
+from shoal import console, figures, workers
+from shoal.cli.commands import command_line, print_json
+from shoal.disk.cache import cached
+from shoal.disk.runs import (
+    FORMAT,
+    load_run,
+    read_json,
+    versions,
+    write_json,
+    write_rows,
+    write_whole,
+)
 from shoal.errors import InputError, nearest
-from shoal.files import cache_folder
-from shoal.session import begin
-
-begin()
-
-from shoal import figures, store  # noqa: E402
-from shoal.claims import Claim, Ruling  # noqa: E402
-from shoal.cli.work import print_json  # noqa: E402
-from shoal.experiments import FigureRecipe, Paper  # noqa: E402
-from shoal.ledger import Entry, ledger_json, measured  # noqa: E402
-from shoal.papers import PAPERS, paper_of  # noqa: E402
-from shoal.programs import cores  # noqa: E402
-from shoal.report import drawing, page, sections  # noqa: E402
+from shoal.lab.claim import Claim, Plan, Ruling
+from shoal.lab.ledger import Entry, about, ledger_json
+from shoal.lab.paper import Paper, PaperFigure
+from shoal.pages import drawing, page, sections
+from shoal.papers import PAPERS, is_file, known_paper, paper_of, split_target
+from shoal.runtime import cores
 
 RULINGS = {
     Ruling.SUPPORTED: "green",
     Ruling.CONTRADICTED: "bold red",
     Ruling.INCONCLUSIVE: "yellow",
 }
-
-
-KEPT = "What is finished is kept; Ctrl-C and the same command continue."
-
-
-def command() -> str:
-    """The exact command that is running."""
-    return shlex.join(["shoal", *sys.argv[1:]])
+KEPT = "What is finished is kept; the same command continues."
 
 
 def write_page(
     path: Path, title: str, lead: str, parts: list[page.Section], used: list[Paper]
 ) -> None:
     """Render and write a page, whole or not at all."""
-    cited = [sections.citation(paper) for paper in used]
-    text = page.render(title, lead, parts, command=command(), citations=cited)
-    store.write_whole(path, text.encode())
+    cited = [paper.citation() for paper in used]
+    text = page.render(title, lead, parts, command=command_line(), citations=cited)
+    write_whole(path, text.encode())
 
 
 # -------------------------------------------------------------------------------------- claims
@@ -57,28 +51,29 @@ def wanted(names: tuple[str, ...]) -> list[Claim]:
     """Claims by the name of a paper or their own; all, if none is named."""
     if not names:
         return [claim for paper in PAPERS.values() for claim in paper.claims]
-    found: list[Claim] = []
+    chosen: dict[str, Claim] = {}
     for name in names:
-        paper = paper_of(name.partition(".")[0])
-        mine = [c for c in paper.claims if name in (paper.key, c.key)]
+        target, part = split_target(name)
+        paper = paper_of(target)
+        mine = [c for c in paper.claims if not part or c.key == f"{paper.key}.{part}"]
         if not mine:
-            msg = f"no claim is called {name!r}; {nearest(name, [c.key for c in paper.claims])}"
+            known = [c.key.removeprefix(f"{paper.key}.") for c in paper.claims]
+            msg = f"{target} has no claim {part!r}; {nearest(part, known)}"
             raise InputError(msg)
-        found += mine
-    return list(dict.fromkeys(found))
+        chosen |= {claim.key: claim for claim in mine}
+    return list(chosen.values())
 
 
 def ledger(chosen: list[Claim], *, full: bool) -> list[Entry]:
     """Measure and decide, with progress, keeping what is done."""
     entries = []
-    folder = cache_folder() / "measurements"
-    with show.progress("claims") as tell:
+    with console.progress("claims") as tell:
         for done, claim in enumerate(chosen):
             plan = claim.full if full else claim.quick
             try:
-                found, seconds, kept = measured(claim, plan, folder)
+                found, seconds, kept = cached(about(claim, plan), lambda: claim.measure(plan))  # noqa: B023
             except InputError as error:  # e.g. the text extra is not installed
-                show.note(f"{claim.key} is left out: {error}")
+                console.note(f"{claim.key} is left out: {error}")
                 continue
             entries.append(Entry(claim, plan, claim.decide(found), seconds, kept))
             tell(done + 1, len(chosen))
@@ -94,33 +89,33 @@ def claims(
     """``shoal claims``."""
     chosen = wanted(names)
     if full:
-        show.note(_cost([claim.full for claim in chosen], len(chosen), "claims", KEPT))
+        console.note(_cost([claim.full for claim in chosen], "claims"))
     entries = ledger(chosen, full=full)
     kept = ledger_json(entries)
-    about = _ledger_file(kept, full=full)
-    store.write_json(out / "ledger.json", about)
+    record = _ledger_file(kept, full=full)
+    write_json(out / "ledger.json", record)
     if markdown is not None:
-        store.write_whole(markdown, _markdown(about).encode())
-    used = [p for p in PAPERS.values() if any(e.claim in p.claims for e in entries)]
+        write_whole(markdown, _markdown(record).encode())
+    used = _papers_of(entry.claim.key for entry in entries)
     parts = [sections.ledger_section(kept)]
-    write_page(out / "index.html", "Claims on trial", _ledger_lead(about), parts, used)
+    write_page(out / "index.html", "The ledger of claims", _ledger_lead(record), parts, used)
     if as_json:
         print_json([{k: v for k, v in claim.items() if k != "panel"} for claim in kept])
         return
-    terminal = show.console()
-    rows = show.table("claim", "verdict", "effect", "95% interval", "runs", "seconds")
+    terminal = console.console()
+    rows = console.table("claim", "verdict", "effect", "95% interval", "runs", "seconds")
     for entry in entries:
         found = entry.evidence
         rows.add_row(
             f"{escape(entry.claim.statement)}\n[dim]{escape(entry.claim.key)}[/]",
             f"[{RULINGS[found.ruling]}]{found.ruling}[/]",
-            show.number(found.effect),
-            f"\\[{show.number(found.low)}, {show.number(found.high)}]",
+            console.number(found.effect),
+            f"\\[{console.number(found.low)}, {console.number(found.high)}]",
             str(found.runs),
-            f"{entry.seconds:.1f}" + (" (kept)" if entry.kept else ""),
+            f"{entry.seconds:.1f}" + (" (kept)" if entry.cached else ""),
         )
     terminal.print(rows)
-    show.note(f"wrote {out / 'index.html'} and {out / 'ledger.json'}")
+    console.note(f"wrote {out / 'index.html'} and {out / 'ledger.json'}")
 
 
 _LEAD = (
@@ -128,6 +123,11 @@ _LEAD = (
     "look at the same seeds, it says so, and is no confirmation. A paper's statement is "
     "given in our words; where its setting is not known, the setting is ours."
 )
+
+
+def _papers_of(keys: Any) -> list[Paper]:
+    """The papers whose claims or figures have these keys."""
+    return [known_paper(key) for key in dict.fromkeys(key.partition(".")[0] for key in keys)]
 
 
 def _ledger_lead(about: dict[str, Any]) -> str:
@@ -140,13 +140,13 @@ def _ledger_lead(about: dict[str, Any]) -> str:
 
 def _ledger_file(kept: list[dict[str, Any]], *, full: bool) -> dict[str, Any]:
     return {
-        "format": store.FORMAT,
+        "format": FORMAT,
         "kind": "ledger",
         "size": "full" if full else "quick",
-        "command": command(),
+        "command": command_line(),
         "made": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": machine(),
-        "versions": store.versions(),
+        "versions": versions(),
         "claims": kept,
     }
 
@@ -182,18 +182,11 @@ def _markdown(about: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cost(plans: list[Any], count: int, what: str, after: str) -> str:
-    """Say beforehand what full size will cost."""
-    hours = 0.0
-    for plan in plans:
-        if hasattr(plan, "minutes"):  # measured once by the paper's author
-            hours += plan.minutes / 60
-            continue
-        tokens = plan.num_samples * plan.num_tokens
-        step = sum(18.0 * tokens * plan.dim * width for width in plan.widths)
-        flops = 6 * plan.num_seeds * plan.num_steps * step  # about six runs each, with tuning
-        hours += flops / 2e10 / 3600
-    return f"{count} {what} at full size: about {hours:.1f} hours on two cores, roughly. {after}"
+def _cost(plans: list[Plan], what: str) -> str:
+    """Say beforehand what full size costs: the minutes that the authors of the claims measured."""
+    hours = sum(plan.minutes for plan in plans) / 60
+    size = f"{len(plans)} {what} at full size"
+    return f"{size}: about {hours:.1f} hours on two cores, roughly. {KEPT}"
 
 
 # ------------------------------------------------------------------------------------- figures
@@ -201,55 +194,60 @@ def _cost(plans: list[Any], count: int, what: str, after: str) -> str:
 
 def reproduce(name: str, out: Path | None, *, full: bool, as_json: bool) -> None:
     """``shoal reproduce``."""
-    key, dot, wanted = name.partition(".")
-    paper = paper_of(key)
-    recipes = [r for r in paper.figures if not dot or r.key == wanted]
-    if not recipes:
-        msg = f"{key} has no figure {wanted!r}; {nearest(wanted, [r.key for r in paper.figures])}"
+    target, part = split_target(name)
+    paper = paper_of(target)
+    chosen = [figure for figure in paper.figures if not part or figure.key == part]
+    if not chosen:
+        known = [figure.key for figure in paper.figures]
+        msg = f"{target} has no figure {part!r}; {nearest(part, known)}"
         raise InputError(msg)
-    folder = out if out is not None else Path(f"figures-{key}")
-    if full and paper.claims:
-        show.note(_cost([paper.claims[0].full] * len(recipes), len(recipes), "figures", ""))
+    folder = out if out is not None else Path(f"figures-{paper.key}")
+    if full:
+        console.note(f"{len(chosen)} figures at full size may take hours. {KEPT}")
     made, files = [], []
-    with show.progress(f"{key}: figures") as tell:
-        for done, recipe in enumerate(recipes):
-            _work(paper, recipe, full=full)
-            figure = _figure(recipe, folder, full=full)
+    with console.progress(f"{paper.key}: figures") as tell:
+        for done, recipe in enumerate(chosen):
+            _do_jobs(target, recipe, full=full)
+            figure = _make_figure(paper, recipe, folder, full=full)
             made.append(figure)
             files += [str(folder / f"{figure.key}.{end}") for end in ("png", "pdf", "parquet")]
-            tell(done + 1, len(recipes))
-    lead = f"{paper.title}: its experiments, made anew{' at full size' if full else ''}."
+            tell(done + 1, len(chosen))
+    lead = f"{paper.title}: its experiments, reproduced{' at full size' if full else ''}."
     parts = [page.figure_section(figure) for figure in made]
-    write_page(folder / "index.html", f"Figures of {key}", lead, parts, [paper])
+    write_page(folder / "index.html", f"Figures of {paper.key}", lead, parts, [paper])
     if as_json:
-        print_json({"paper": key, "out": str(folder), "files": files})
-    else:
-        terminal = show.console()
-        for figure in made:
-            words = f"{escape(figure.title)}. [dim]{escape(figure.caption)}[/]"
-            terminal.print(f"[bold]{figure.key}[/]  {words}")
-        show.note(f"wrote {len(files)} files and {folder / 'index.html'}")
+        print_json({"paper": paper.key, "out": str(folder), "files": files})
+        return
+    terminal = console.console()
+    for figure in made:
+        words = f"{escape(figure.title)}. [dim]{escape(figure.caption)}[/]"
+        terminal.print(f"[bold]{figure.key}[/]  {words}")
+    console.note(f"wrote {len(files)} files and {folder / 'index.html'}")
 
 
-def _work(paper: Paper, recipe: FigureRecipe, *, full: bool) -> None:
+def _do_jobs(target: str, recipe: PaperFigure, *, full: bool) -> None:
     """Do the long parts of a figure's work, on all cores, with progress of their own."""
-    name = f"{paper.key}.{recipe.key}"
     jobs = range(len(recipe.jobs(full)))
-    if jobs:
-        tasks = [{"figure": name, "full": full, "job": job} for job in jobs]
-        with show.progress(f"{name}: runs") as tell:
-            for done, answer in enumerate(workers.spread(tasks, most=min(cores(), len(jobs)))):
-                if answer.error is not None:
-                    msg = f"{name}, run {answer.task['job']}: {answer.error}; {KEPT}"
-                    raise ChildProcessError(msg)
-                tell(done + 1, len(jobs))
+    if not jobs:
+        return
+    where = str(Path(target).resolve()) if is_file(target) else target
+    name = f"{where}.{recipe.key}"
+    tasks = [{"figure": name, "full": full, "job": job} for job in jobs]
+    with console.progress(f"{target}.{recipe.key}: runs") as tell:
+        for done, answer in enumerate(workers.spread(tasks, most=min(cores(), len(jobs)))):
+            if answer.error is not None:
+                msg = f"{name}, run {answer.task['job']}: {answer.error}; {KEPT}"
+                raise ChildProcessError(msg)
+            tell(done + 1, len(jobs))
 
 
-def _figure(recipe: FigureRecipe, folder: Path, *, full: bool) -> figures.Figure:
-    """Make a figure and its files."""
+def _make_figure(paper: Paper, recipe: PaperFigure, folder: Path, *, full: bool) -> figures.Figure:
+    """Make a figure and its files; the record says whose it is."""
     figure = recipe.make(full)
-    store.write_json(folder / f"{figure.key}.json", figure)
-    store.write_rows(folder / f"{figure.key}.parquet", figures.rows(figure))
+    caption = f"{figure.caption} Source: {recipe.source}."
+    figure = figure._replace(key=recipe.key, caption=caption)
+    write_json(folder / f"{figure.key}.json", figure._asdict() | {"paper": paper.key})
+    write_rows(folder / f"{figure.key}.parquet", figures.rows(figure))
     drawing.save(figure, folder)
     return figure
 
@@ -257,26 +255,41 @@ def _figure(recipe: FigureRecipe, folder: Path, *, full: bool) -> figures.Figure
 # --------------------------------------------------------------------------------------- report
 
 
-def report(path: Path, out: Path | None, *, as_json: bool) -> None:
+def report(paths: tuple[Path, ...], out: Path | None, paper: str, *, as_json: bool) -> None:
     """``shoal report``."""
-    title, lead, parts, used = _sections_of(path)
-    page_path = out or (path / "report.html" if path.is_dir() else path.with_suffix(".html"))
+    if paper:
+        paper_of(paper)  # from now on its runs are known
+    if not paths:
+        msg = "shoal report needs a run folder, a ledger, a reproduction or a certificate."
+        raise InputError(msg)
+    pages = [_sections_of(path) for path in paths]
+    title, lead, parts, used = pages[0]
+    if len(pages) > 1:
+        title, lead = "A report", "; ".join(dict.fromkeys(lead for _, lead, _, _ in pages if lead))
+        parts = [
+            part._replace(title=f"{path.name}: {part.title}")
+            for path, (_, _, some, _) in zip(paths, pages, strict=True)
+            for part in some
+        ]
+        used = list(dict.fromkeys(paper for _, _, _, some in pages for paper in some))
+    first = paths[0]
+    page_path = out or (first / "report.html" if first.is_dir() else first.with_suffix(".html"))
     write_page(page_path, title, lead, parts, used)
     if as_json:
         print_json({"page": str(page_path)})
     else:
-        show.note(f"wrote {page_path}")
+        console.note(f"wrote {page_path}")
 
 
 def _sections_of(path: Path) -> tuple[str, str, list[page.Section], list[Paper]]:
     if (path / "run.json").is_file():
         return _run_page(path)
     if (path / "ledger.json").is_file():
-        return _ledger_page(store.read_json(path / "ledger.json"), path)
+        return _ledger_page(read_json(path / "ledger.json"), path)
     if path.is_dir() and (found := sorted(path.glob("*.json"))):
         return _figures_page(found)
     if path.is_file():
-        value = store.read_json(path)
+        value = read_json(path)
         if isinstance(value, dict) and {"paper", "theorem", "results"} <= set(value):
             return _certificate_page(value)
     msg = (
@@ -291,48 +304,48 @@ def _damaged(path: Path, error: Exception) -> InputError:
 
 
 def _run_page(path: Path) -> tuple[str, str, list[page.Section], list[Paper]]:
-    experiment, run = store.load_run(path, PAPERS)
-    theorems = store.read_json(path / "certificates.json")
-    arrays = store.read_npz(path / "probes.npz") if (path / "probes.npz").is_file() else {}
+    run = load_run(path)
+    theorems = read_json(path / "certificates.json")
     try:
-        parts = sections.run_sections(experiment, run, theorems, arrays)
+        parts = sections.run_sections(run, theorems)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(path, error) from None
-    about = store.read_json(path / "run.json")
-    lead = f"{experiment.paper.title}. Made by: {about.get('command', 'an unknown command')}"
-    return f"A run of {experiment.paper.key}", lead, parts, [experiment.paper]
+    paper = run.setup.paper
+    title = paper.title if paper else run.setup.name
+    lead = f"{title}. Made by: {run.notes.get('command', 'an unknown command')}"
+    return f"A run of {run.setup.name}", lead, parts, [paper] if paper else []
 
 
 def _ledger_page(value: Any, path: Path) -> tuple[str, str, list[page.Section], list[Paper]]:
     try:
-        keys = {claim["id"].partition(".")[0] for claim in value["claims"]}
+        used = _papers_of(claim["id"] for claim in value["claims"])
         parts = [sections.ledger_section(value["claims"])]
         lead = _ledger_lead(value)
         page.render("check", lead, parts, command="", citations=[])
     except Exception as error:
         raise _damaged(path / "ledger.json", error) from None
-    return "Claims on trial", lead, parts, [p for k, p in PAPERS.items() if k in keys]
+    return "The ledger of claims", lead, parts, used
 
 
 def _figures_page(found: list[Path]) -> tuple[str, str, list[page.Section], list[Paper]]:
-    values = [(path, store.read_json(path)) for path in found]
+    values = [(path, read_json(path)) for path in found]
     ours = [(p, v) for p, v in values if isinstance(v, dict) and "panels" in v]
-    made = []
+    made, keys = [], []
     for path, value in ours:
         try:
+            keys.append(str(value.pop("paper", "")))
             made.append(figures.figure_from_json(value))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise _damaged(path, error) from None
     if not made:
-        msg = f"{str(found[0].parent)!r} holds no figures of ours."
+        msg = f"{str(found[0].parent)!r} holds no figures made by shoal."
         raise InputError(msg)
-    keys = {figure.key for figure in made}
-    used = [p for p in PAPERS.values() if keys & {recipe.key for recipe in p.figures}]
+    used = _papers_of(key for key in keys if key)
     return "Figures", "", [page.figure_section(figure) for figure in made], used
 
 
 def _certificate_page(value: Any) -> tuple[str, str, list[page.Section], list[Paper]]:
-    paper = paper_of(str(value["paper"]))
+    paper = known_paper(str(value["paper"]))
     try:
         parts = sections.certificate_sections(value)
     except (LookupError, TypeError, ValueError, AttributeError) as error:

@@ -232,7 +232,9 @@ class Rule(NamedTuple):
             said += " Too few runs ended with numbers to decide."
         elif ruling == Ruling.INCONCLUSIVE:
             said += " The interval reaches across the rule's limit: these seeds do not decide."
-        return Evidence(mean, low, high, self.effect, _runs(found), ruling, said, _panel(found, self))
+        return Evidence(
+            mean, low, high, self.effect, _runs(found), ruling, said, _panel(found, self)
+        )
 
 
 def _runs(found: Measurement) -> int:
@@ -264,9 +266,7 @@ def _panel(found: Measurement, rule: Rule) -> Panel | None:
         return Panel(rule.what, "step", "risk", lines, log_y=True)
     if "y" in found:
         line = band("measured", found["x"], found["y"], positive=not rule.per)
-        return Panel(
-            rule.what, rule.against, rule.what, (line,), log_x=True, log_y=not rule.per
-        )
+        return Panel(rule.what, rule.against, rule.what, (line,), log_x=True, log_y=not rule.per)
     if "one" not in found or "other" not in found:
         return None
     columns = tuple(
@@ -317,15 +317,16 @@ def comparison(one: Any, other: Any, effect: Any = None, **more: Any) -> Measure
 def log10_ratio(one: Any, other: Any, **more: Any) -> Measurement:
     """How many powers of ten one side is above the other."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return comparison(one, other, np.log10(np.asarray(one, float) / np.asarray(other, float)), **more)
+        powers = np.log10(np.asarray(one, float) / np.asarray(other, float))
+    return comparison(one, other, powers, **more)
 
 
 class Claim(NamedTuple):
     """A statement, the experiment that tests it, the rule that decides, and a negative control.
 
     ``measure`` trains; the rule only looks at the numbers, so it can be read and tested by itself.
-    A plan with the code's version is the key under which a finished measurement is kept. ``control``
-    is a plan whose changes make the claim false: the rule must then say *contradicted*.
+    A plan with the code's version is the key under which a finished measurement is kept.
+    ``control`` is a plan whose changes make the claim false: the rule must say *contradicted*.
     """
 
     key: str

@@ -64,7 +64,7 @@ def over_runs(function: Callable, setup: Setup, batch: int, *extra: Any) -> Any:
     if count == 1:
         alone = one(*jax.tree.map(lambda x: x[0], stacked))
         return jax.tree.map(lambda x: jnp.asarray(x)[None], alone)
-    if 1 < batch and count <= batch:
+    if count <= batch:
         return jax.vmap(one)(*stacked)
     return jax.lax.map(lambda args: one(*args), stacked, batch_size=batch if batch > 1 else None)
 
@@ -286,7 +286,7 @@ def _trained(
     records.append(jax.tree.map(lambda x: x[:, None], last))
     joined = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *records)
     risk = joined.pop("risk")
-    steps = np.broadcast_to(np.arange(risk.shape[1]) * every, risk.shape)
+    steps: Any = np.broadcast_to(np.arange(risk.shape[1]) * every, risk.shape)
     average = None
     if setup.setting.averages and num_steps:
         average = trees.with_blocks(setup.params0, numpy_tree(states.mean))

@@ -37,8 +37,9 @@ class Run:
     @property
     def trajectory(self) -> Trajectory:
         """The same as stacked trajectories."""
-        steps = np.broadcast_to(self.step, self.risk.shape)
-        return Trajectory(steps, self.risk, self.probes, self.params, self.average)
+        steps: Any = np.broadcast_to(self.step, self.risk.shape)
+        risk: Any = self.risk
+        return Trajectory(steps, risk, self.probes, self.params, self.average)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -208,11 +209,11 @@ def _with_steps(setup: Setup, step_size: Any) -> tuple[Setup, str, tuple[str, ..
     if isinstance(step_size, str):
         theorem = theorem_of(setup, step_size)
         if setup.step_size is not None or theorem.largest_step is None:
-            return _with_steps(setup, None)[:2] + (theorem.probes,)
+            return (*_with_steps(setup, None)[:2], theorem.probes)
         steps = allowed_steps(setup, theorem)
         default = np.isnan(steps)
         if default.all():
-            return _with_steps(setup, None)[:2] + (theorem.probes,)
+            return (*_with_steps(setup, None)[:2], theorem.probes)
         if default.any():
             steps = np.where(default, engine.default_steps(setup), steps)
         source = f"largest that {theorem.key} allows"

@@ -100,6 +100,7 @@ Three = Annotated[tuple[float, float, float], BeforeValidator(_three)]
 
 
 @dataclass_transform(frozen_default=True)
+@dataclasses.dataclass(frozen=True)
 class Setting:
     """Base class of every setting. Instances are frozen; `replace` makes changed copies."""
 
@@ -135,7 +136,7 @@ class Setting:
 
     # ------------------------------------------------------------------ what a paper overrides
 
-    def data(self, key: Any) -> Any:
+    def data(self, key: Any) -> Any:  # noqa: ARG002
         """Make the problem from a key (`problems.Problem`, or anything for an `objective`)."""
         msg = f"{type(self).__name__} makes no data of its own: give a problem file (--data)."
         raise InputError(msg)
@@ -149,7 +150,7 @@ class Setting:
         msg = f"{type(self).__name__} does not say which parameters it has: define params()."
         raise InputError(msg)
 
-    def apply(self, params: Any, x: Any) -> Any:
+    def apply(self, params: Any, x: Any) -> Any:  # noqa: ARG002
         """Return the model's output for one sample."""
         msg = f"{type(self).__name__} has no model: define apply(params, x)."
         raise InputError(msg)
@@ -271,6 +272,12 @@ class Setting:
 
         return jax.tree.map(leaf, self.params(), is_leaf=_is_shape)
 
+    def data_spec(self) -> Any:
+        """Shapes of what `data` makes."""
+        import jax
+
+        return jax.eval_shape(lambda: self.data(jax.random.key(0)))
+
     def output_shape(self) -> tuple[int, ...]:
         """Shape of the output for one sample."""
         import jax
@@ -302,13 +309,11 @@ def _is_shape(node: Any) -> bool:
     return plain and all(isinstance(size, int) for size in node)
 
 
-dataclasses.dataclass(frozen=True)(Setting)
-
 # --------------------------------------------------------------------------- reading the class
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
@@ -322,7 +327,7 @@ def _parts(hint: Any) -> Iterable[Any]:
 
 
 @functools.cache
-def _marks(kind: type[Setting]) -> dict[str, Mark]:
+def _marks(kind: Any) -> dict[str, Mark]:
     found = {}
     for name, hint in _hints(kind).items():
         parts = list(_parts(hint))
@@ -337,7 +342,7 @@ def _choices(hint: Any) -> tuple[str, ...]:
 
 
 @functools.cache
-def _sentences(kind: type[Setting]) -> dict[str, str]:
+def _sentences(kind: Any) -> dict[str, str]:
     """The comments beside the fields, read from the source of the class and its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__[:-1]):
@@ -386,15 +391,15 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     optional = type(None) in _parts(kind)
     if isinstance(value, str) and value.lower() in ("none", "auto") and optional:
         return None
-    if isinstance(value, str) and (choices := _choices(kind)) and value not in choices:
-        msg = f"{name}={value}: {nearest(value, choices)}"
-        raise InputError(msg)
     try:
         if isinstance(value, bool) and bool not in _parts(kind):
             msg = f"{name}={value}: expected {'a word' if _choices(kind) else 'a number'}."
             raise InputError(msg)
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
+        if isinstance(value, str) and (choices := _choices(kind)):
+            msg = f"{name}={value}: {nearest(value, choices)}"
+            raise InputError(msg) from None
         problem = error.errors()[0]["msg"].removeprefix("Input should be ")
         msg = f"{name}={value}: expected {problem[:1].lower()}{problem[1:]}."
         raise InputError(msg) from None

@@ -138,7 +138,7 @@ class Setup:
         total, factor = total_kernel(parts, self.step_ratios), 2 * self.squares_weight
         return lambda params: factor * total(params)
 
-    # --------------------------------------------------------------------------------- changed copies
+    # ----------------------------------------------------------------------------- changed copies
 
     def replace(self, **changes: Any) -> "Setup":
         """Return a copy with some parts changed."""
@@ -246,7 +246,7 @@ def paper_setup(
 ) -> Setup:
     """Turn a user's words into a problem and initial weights, or say what is wrong with them."""
     setting = completed(paper, values)
-    _require_precision(precision, setting)
+    require_precision(precision, setting)
     overrides = fixed = tuple(values)
     problem = held_out = None
     if data is not None:
@@ -287,7 +287,8 @@ def completed(paper: "Paper", values: Mapping[str, Any]) -> Any:
     return setting
 
 
-def _require_precision(precision: str, setting: Any) -> None:
+def require_precision(precision: str, setting: Any) -> None:
+    """Refuse an unknown precision, and one that the method cannot work in."""
     if precision not in ("float64", "float32"):
         msg = f"precision={precision!r}: expected float64 or float32."
         raise InputError(msg)
@@ -375,7 +376,9 @@ def _weight_sizes(setting: Any, stored: Any) -> dict[str, int]:
     before = trees.blocks(setting.network().spec)
     got = {name: W.shape[1:] for name, W in trees.blocks(stored).items()}
     found: dict[str, int] = {}
-    counts = [n for n in setting.fields() if type(getattr(setting, n)) is int and n != "num_samples"]
+    counts = [
+        n for n in setting.fields() if type(getattr(setting, n)) is int and n != "num_samples"
+    ]
     for name in counts:
         value = getattr(setting, name)
         try:
@@ -439,7 +442,8 @@ def _seeds_of(stored: Any, seeds: tuple[int, ...]) -> tuple[int, ...]:
 def _require_shapes(spec: Any, stored: Any, where: str) -> None:
     for (name, block), W in zip(trees.blocks(spec).items(), jax.tree.leaves(stored), strict=True):
         if W.shape[1:] != block.shape:
-            msg = f"{where}: {name} has shape {W.shape[1:]}; with these data it should be {block.shape}."
+            want = block.shape
+            msg = f"{where}: {name} has shape {W.shape[1:]}; with these data it should be {want}."
             raise InputError(msg)
 
 
@@ -447,7 +451,9 @@ def refuse_giants(setting: Any, num_seeds: int) -> None:
     """Refuse what does not fit into memory, before it is tried."""
     weights = trees.size(setting.network().spec)
     records = 32.0 * num_seeds * (setting.num_steps // setting.every)
-    data = setting.num_samples * float(getattr(setting, "num_tokens", 1)) * getattr(setting, "dim", 1)
+    data = (
+        setting.num_samples * float(getattr(setting, "num_tokens", 1)) * getattr(setting, "dim", 1)
+    )
     floats = 4.0 * num_seeds * weights + floats_per_step(setting) + data + records
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 8 * floats > have:

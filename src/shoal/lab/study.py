@@ -68,19 +68,27 @@ class Study:
 
     def points(self) -> list[dict[str, Any]]:
         """Every combination of the grid's values."""
-        return [dict(zip(self.grid, p, strict=True)) for p in itertools.product(*self.grid.values())]
+        return [
+            dict(zip(self.grid, p, strict=True)) for p in itertools.product(*self.grid.values())
+        ]
 
     def _values(self) -> list[dict[str, Any]]:
         return [self.values | point | self.control for point in self.points()]
 
     def setups(self) -> list[Setup]:
         """A setup for every point."""
-        if not isinstance(self.target, str) and callable(self.target) and not _is_paper(self.target):
+        if (
+            not isinstance(self.target, str)
+            and callable(self.target)
+            and not _is_paper(self.target)
+        ):
             return [self.target(**values) for values in self._values()]
         paper = paper_named(self.target)
         for name in (*self.grid, *self.values):
             if name not in paper.setting.fields():
-                msg = f"{paper.key} has no setting {name!r}; {nearest(name, paper.setting.fields())}"
+                msg = (
+                    f"{paper.key} has no setting {name!r}; {nearest(name, paper.setting.fields())}"
+                )
                 raise InputError(msg)
         make = functools.partial(
             fresh_setup if self.fresh_data else paper_setup, seeds=self.seeds,
@@ -149,7 +157,9 @@ def run_row(run: Run, i: int) -> dict[str, Any]:
 # --------------------------------------------------------------------------- many runs in one call
 
 
-def fresh_setup(paper: Any, values: Mapping[str, Any], *, seeds: Iterable[int], **more: Any) -> Setup:
+def fresh_setup(
+    paper: Any, values: Mapping[str, Any], *, seeds: Iterable[int], **more: Any
+) -> Setup:
     """A setup in which every seed has its own data: those of ``data_seed`` equal to the seed."""
     seeds = tuple(seeds)
     base = paper_setup(paper, values, seeds=seeds, **more)
@@ -197,7 +207,7 @@ def runs_per_call(setup: Setup) -> int:
     return max(1, min(MOST_RUNS, int(MOST_FLOATS / held)))
 
 
-# ------------------------------------------------------------------------------ often used in claims
+# -------------------------------------------------------------------------- often used in claims
 
 
 def trained(
@@ -209,7 +219,13 @@ def trained(
     ``step`` is a number, None for each seed's default, or ``"tuned"`` (`best_step`).
     """
     return _trained(
-        paper_named(target), seeds, probes, step, fresh_data, precision, tuple(sorted(values.items()))
+        paper_named(target),
+        seeds,
+        probes,
+        step,
+        fresh_data,
+        precision,
+        tuple(sorted(values.items())),
     )
 
 
@@ -249,7 +265,9 @@ def tuned_step(setup: Setup, *, budget: int = 9) -> float:
     return best_step(score, first, budget=budget).step_size
 
 
-def study_figure(key: str, title: str, study: Study, names: tuple[str, ...], *, full: bool) -> Figure:
+def study_figure(
+    key: str, title: str, study: Study, names: tuple[str, ...], *, full: bool
+) -> Figure:
     """The risk and some probes along training, one curve per point of a study."""
     wanted = tuple(name for name in names if name != "risk")
     runs = study.changed(probes=wanted, seeds=4 * len(study.seeds) if full else study.seeds).runs()

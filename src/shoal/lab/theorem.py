@@ -92,7 +92,9 @@ class Certificates:
         return certificates_html(self)
 
 
-def certificate_json(seed: int, certificate: Certificate, *, curves: bool = False) -> dict[str, Any]:
+def certificate_json(
+    seed: int, certificate: Certificate, *, curves: bool = False
+) -> dict[str, Any]:
     """One seed's certificate in JSON-compatible values."""
     from shoal.figures import thinned
     from shoal.jsons import plain

@@ -1,160 +1,197 @@
-"""What is done in one call: runs of equal shape. Who does it does not matter to the numbers."""
+"""Batches of a sweep: runs of one compiled program, trained in one call of the engine.
+
+Who trains a batch does not matter to its numbers.
+"""
 
 import functools
 import math
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from shoal.certificates import readings, verdict
+from shoal.certificates import Certificate, readings, verdict
 from shoal.errors import InputError
-from shoal.experiments.together import Outcome, Program, at_once, common, held, run_together
 from shoal.figures import thinned
-from shoal.models import empirical_risk
-from shoal.problems import Problem
-from shoal.sweeps.grid import Sweep, from_text, key_of
+from shoal.lab import engine
+from shoal.lab.probes import parts_of
+from shoal.lab.run import Run, chosen_probes
+from shoal.lab.setup import Setup, draw_weights, floats_per_step, make_data
+from shoal.lab.study import program_key, run_row, runs_per_call, stack
+from shoal.lab.theorem import theorem_of
+from shoal.papers import paper_of
+from shoal.runtime import in_float64
+from shoal.sweeps.grid import Sweep, blank_setup, complete_setting, program_of
+from shoal.trees import size
 
-CURVE = 65  # points of a risk curve that are kept
+CURVE = 65  # Points of a risk curve that are kept.
 
 
 class Batch(NamedTuple):
     """Runs that share a program."""
 
-    program: Program
     runs: tuple[int, ...]
-    size: int  # of a call; a shorter one is filled up
+    size: int  # Runs in a call; a shorter batch is filled up, so that one program serves all.
+    program: Any
 
 
-@functools.lru_cache(maxsize=4)
-def batches(sweep_text: str) -> tuple[Batch, ...]:
-    """How a sweep is divided.
+def divide(sweep: Sweep) -> list[Batch]:
+    """Divide a sweep into batches.
 
-    It depends on the file alone: a batch is always made of the same runs in the same order, so its
-    numbers are the same whenever it is done, and wherever on one kind of machine.
+    The division depends on the file alone: a batch always has the same runs in the same order, so
+    its numbers are the same whenever it is trained, and wherever on one kind of machine.
     """
-    sweep = from_text(sweep_text)
-    file = sweep.written
-    groups: dict[Program, list[int]] = {}
-    for where, setting in enumerate(sweep.settings):
-        program = common(sweep.paper, setting, file.precision, file.probes, file.theorems)
-        first = where * len(file.seeds)
-        groups.setdefault(program, []).extend(range(first, first + len(file.seeds)))
-    found = []
+    groups = defaultdict(list)
+    for number in range(sweep.num_runs):
+        groups[program_of(sweep.setting(number))].append(number)
+    batches = []
     for program, runs in groups.items():
-        count = min(at_once(program), len(runs))
-        # batches of nearly equal length, so that little of the last one is filling
-        pieces = math.ceil(len(runs) / count)
-        count = math.ceil(len(runs) / pieces)
-        found += [
-            Batch(program, tuple(runs[k : k + count]), count) for k in range(0, len(runs), count)
-        ]
-    return tuple(found)
+        most = min(runs_per_call(Setup(sweep.setting(runs[0]), (), ())), len(runs))
+        # of nearly equal length, so that little of the last one is filling
+        length = math.ceil(len(runs) / math.ceil(len(runs) / most))
+        pieces = (runs[k : k + length] for k in range(0, len(runs), length))
+        batches += [Batch(tuple(piece), length, program) for piece in pieces]
+    return batches
 
 
-@functools.lru_cache(maxsize=4)
-def _sweep(text: str) -> Sweep:
-    return from_text(text)
+# ---------------------------------------------------------------------------------- in a worker
 
 
-def do(sweep_text: str, number: int) -> list[dict[str, Any]]:
-    """Do one batch: a row for every run, failed ones among them."""
-    sweep = _sweep(sweep_text)
-    batch = batches(sweep_text)[number]
-    places = [sweep.run(run) for run in batch.runs]
-    settings = [sweep.settings[where] for where, _ in places]
-    seeds = [seed for _, seed in places]
+def run_batch(task: dict[str, Any]) -> list[dict[str, Any]]:
+    """Train a batch (`Sweep.task`) and return the cells of every run, in order."""
+    paper = paper_of(task["paper"])
+    cells: dict[int, dict[str, Any]] = {}
     try:
-        outcomes: list[Outcome | str] = [*run_together(batch.program, settings, seeds, batch.size)]
+        setups = [_setup(paper, values, seed, task["precision"]) for values, seed in task["runs"]]
+        groups = defaultdict(list)  # more than one only if the data's shapes depend on the data
+        for place, setup in enumerate(setups):
+            groups[program_key(setup)].append(place)
+        for places in groups.values():
+            filled = [setups[k] for k in places] + [setups[places[-1]]] * (task["size"] - len(places))
+            results = _trained(stack(filled), tuple(task["probes"]), tuple(task["theorems"]))
+            cells |= dict(zip(places, results, strict=False))
     except (InputError, ArithmeticError, MemoryError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
-        outcomes = [f"{type(error).__name__}: {reason}"] * len(batch.runs)
-    return [row_of(sweep, run, out) for run, out in zip(batch.runs, outcomes, strict=True)]
+        failed = failure(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        cells = dict.fromkeys(range(len(task["runs"])), failed) | cells
+    return [cells[place] for place in range(len(task["runs"]))]
 
 
-def row_of(sweep: Sweep, number: int, outcome: Outcome | str) -> dict[str, Any]:
-    """A run as a row of the table; an outcome in words is the reason why there is none."""
-    where, seed = sweep.run(number)
-    row: dict[str, Any] = {"number": number, "key": key_of(sweep, number), "seed": seed}
-    row |= {name: getattr(sweep.settings[where], name) for name in sweep.given[where]}
-    if isinstance(outcome, str):
-        return row | {"status": "failed", "reason": outcome}
-    gone = int(outcome.diverged_at)
-    risk = np.asarray(outcome.risk, float)
-    finite = risk[np.isfinite(risk)]
-    row |= {
-        "status": "done" if gone < 0 else "diverged",
-        "reason": "" if gone < 0 else f"the risk was not a finite number at step {gone}",
-        "used_step_size": float(outcome.step_size),
-        "risk_first": float(risk[0]),
-        "risk_last": float(risk[-1]),
-        "risk_least": float(finite.min()) if finite.size else None,
+def failure(reason: str) -> dict[str, Any]:
+    """The cells of a run that failed."""
+    return {"status": "failed", "reason": reason}
+
+
+def _setup(paper: Any, values: dict[str, Any], seed: int, precision: str) -> Setup:
+    """The setup of one run. Settings that differ only in how they train share data and weights."""
+    setting = _setting(paper, tuple(values.items()))
+    untrained = {"num_steps": 1, "every": 1, "step_size": None, "train": "all", "method": "gd"}
+    source = setting.replace(**untrained, batch_size=None)
+    problem, held_out = _data(source)
+    setup = Setup(setting, problem, _weights(source, seed), (seed,), held_out=held_out)
+    setup = setup.astype(precision)
+    return setup if setting.step_size is None else setup.with_steps(setting.step_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _setting(paper: Any, values: tuple[tuple[str, Any], ...]) -> Any:
+    return complete_setting(paper, dict(values))
+
+
+_data = functools.lru_cache(maxsize=256)(make_data)
+
+
+@functools.lru_cache(maxsize=1024)
+def _weights(setting: Any, seed: int) -> Any:
+    return draw_weights(setting, (seed,))
+
+
+def _trained(
+    setup: Setup, probes: tuple[str, ...], theorems: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """Train stacked setups and compare the theorems with them: the cells of every run."""
+    if setup.step_size is None:
+        setup = setup.with_steps(engine.default_steps(setup))
+    compared = [theorem_of(setup, key) for key in theorems]
+    needed = [name for theorem in compared for name in theorem.probes]
+    # what only the table needs is recorded at both ends, not along the run
+    names = chosen_probes(setup, [f"{p}@{setup.setting.num_steps}" for p in probes], needed)
+    seen = engine.trajectories(setup, names)
+    parts = parts_of(setup, names)
+
+    def columns(chosen: Any) -> dict[str, np.ndarray]:
+        flat = [f"{name}_{part}" if part else name for name in chosen for part in parts[name] or ("",)]
+        return {column: seen.probes[column] for column in flat}
+
+    throughout = seen._replace(probes=columns(name for name in names if "@" not in name))
+    found = {t.key: engine.certificates(setup, throughout, t.certificate) for t in compared}
+    run = Run(setup, seen.step[0], seen.risk, columns(probes), seen.params)
+    kept = thinned(len(run.step), CURVE)
+    rows = []
+    for i, gone in enumerate(run.diverged_at):
+        reason = "" if gone is None else f"the risk was not a finite number at step {gone}"
+        row = {"status": "", "reason": reason} | run_row(run, i)
+        for key, certificates in found.items():
+            row |= _certificate_cells(key, certificates[i])
+        row["curve_step"] = [int(step) for step in run.step[kept]]
+        row["curve_risk"] = [float(risk) for risk in run.risk[i, kept]]
+        rows.append(row)
+    return rows
+
+
+def _certificate_cells(key: str, certificate: Certificate) -> dict[str, Any]:
+    hypotheses, conclusions = readings(certificate)
+    return {
+        key: str(verdict(certificate)),
+        f"{key}_hypotheses_margin": min((h.margin for h in hypotheses), default=None),
+        f"{key}_conclusions_margin": min((c.margin for c in conclusions), default=None),
+        f"{key}_predicted_rate": float(certificate.predicted_rate),
+        f"{key}_measured_rate": float(certificate.measured_rate),
     }
-    for name, value in outcome.probes.items():
-        flat = np.asarray(value)
-        row[f"probe_{name}"] = flat.item() if flat.ndim == 0 else [float(x) for x in flat.ravel()]
-    for key, certificate in outcome.certificates.items():
-        hypotheses, conclusions = readings(certificate)
-        row[key] = str(verdict(certificate))
-        row[f"{key}_hypotheses_margin"] = min((h.margin for h in hypotheses), default=None)
-        row[f"{key}_conclusions_margin"] = min((c.margin for c in conclusions), default=None)
-        row[f"{key}_predicted_rate"] = float(certificate.predicted_rate)
-        row[f"{key}_measured_rate"] = float(certificate.measured_rate)
-    keep = thinned(len(risk), CURVE)
-    row["curve_step"] = [int(s) for s in np.asarray(outcome.step)[keep]]
-    row["curve_risk"] = [float(r) for r in risk[keep]]
-    return row
 
 
-# ------------------------------------------------------------------------------------- beforehand
+# -------------------------------------------------------------------------------------- estimates
 
 
 class Estimate(NamedTuple):
     """What a sweep will cost, roughly."""
 
     runs: int
-    programs: int  # to be compiled
+    programs: int  # To be compiled.
     batches: int
     flops: float
-    seconds: float  # on the cores that there are
-    memory: float  # GiB, of all processes
+    seconds: float  # On the cores that there are.
+    memory: float  # GiB, of all processes.
 
 
-RATE = 4e9  # flops a second that small models reach on one core, all told
-COMPILING = 4.0  # seconds a program
+RATE = 4e9  # Flops per second that small models reach on one core, everything included.
+COMPILING = 4.0  # Seconds per program.
 
 
 def estimate(sweep: Sweep, cores: int) -> Estimate:
     """Count runs, programs, flops and memory without running anything."""
-    divided = batches(sweep.written.text)
-    total, largest = 0.0, 0.0
-    flops_of: dict[Program, float] = {}
-    for batch in divided:
-        program = batch.program
-        if program not in flops_of:
-            flops_of[program] = _flops(program)
-        largest = max(largest, 8.0 * held(program) * batch.size)
-        total += len(batch.runs) * program.setting.num_steps * flops_of[program]
-    busy = min(cores, len(divided))
-    seconds = (total / RATE + COMPILING * len(flops_of)) / busy
+    batches = divide(sweep)
+    flops: dict[Any, float] = {}
+    total = largest = 0.0
+    for batch in batches:
+        setting = sweep.setting(batch.runs[0])
+        if batch.program not in flops:
+            flops[batch.program] = _flops_per_step(setting)
+        max_floats = floats_per_step(setting) + 4.0 * size(setting.network().spec)
+        largest = max(largest, 8.0 * max_floats * batch.size)
+        total += len(batch.runs) * setting.num_steps * flops[batch.program]
+    busy = min(cores, len(batches))
+    seconds = (total / RATE + COMPILING * len(flops)) / busy
     memory = busy * (largest + 0.5 * 2**30) / 2**30
-    return Estimate(sweep.num_runs, len(flops_of), len(divided), total, seconds, memory)
+    return Estimate(sweep.num_runs, len(flops), len(batches), total, seconds, memory)
 
 
-def _flops(program: Program) -> float:
-    """Of a step, as the compiler counts them before it optimises: of the plain formula."""
-    paper, setting = program.paper, program.setting
-    network = paper.model(setting)
-    shape = (setting.num_samples, setting.num_tokens, setting.dim)
-    X: Any = jax.ShapeDtypeStruct(shape, program.precision)
-    one: Any = jax.ShapeDtypeStruct(shape[1:], program.precision)
-    out = jax.eval_shape(network.apply, network.spec, one)
-    y: Any = jax.ShapeDtypeStruct((shape[0], *out.shape), program.precision)
-    if paper.target(setting) == "y":
-        y = jax.ShapeDtypeStruct((shape[0],), program.precision)
+@in_float64
+def _flops_per_step(setting: Any) -> float:
+    """Flops of a gradient of the plain formula, as the compiler counts them before optimising."""
 
-    def step(params: Any, problem: Problem) -> Any:
-        return jax.grad(empirical_risk(network, problem, paper.loss))(params)
+    def gradient(setup: Setup) -> Any:
+        return jax.grad(setup.risk)(setup.params0)
 
-    found = jax.jit(step).lower(network.spec, Problem(X, y)).cost_analysis()
-    return float((found or {}).get("flops", 0.0))
+    counted = jax.jit(gradient).lower(blank_setup(setting).one()).cost_analysis()
+    return float((counted or {}).get("flops", 0.0))

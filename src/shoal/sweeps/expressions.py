@@ -1,4 +1,4 @@
-"""Arithmetic in sweep files, such as ``num_samples ** 2``: a whitelist of syntax, no ``eval``."""
+"""Arithmetic in sweep files, such as ``num_samples ** 2``: a list of allowed syntax, no ``eval``."""
 
 import ast
 import math
@@ -8,8 +8,8 @@ from typing import Any, Literal, overload
 
 from shoal.errors import InputError, nearest
 
-LONGEST = 200  # characters
-LARGEST = 1e15  # of any number on the way
+LONGEST = 200  # Characters.
+LARGEST = 1e15  # Bound of every intermediate number.
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -29,7 +29,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "log2": math.log2,
     "max": max,
     "min": min,
-    "round": lambda x: round(x),  # a second argument could be a giant
+    "round": lambda x: round(x),  # a second argument could be huge
     "sqrt": math.sqrt,
 }
 Number = int | float
@@ -47,13 +47,13 @@ def _tree(text: Any) -> ast.expr:
 
 
 def names_in(text: Any) -> set[str]:
-    """The names that an expression speaks of.
+    """The settings that an expression uses.
 
     >>> sorted(names_in("max(width, 2 * dim)"))
     ['dim', 'width']
     """
-    found = {node.id for node in ast.walk(_tree(text)) if isinstance(node, ast.Name)}
-    return found - set(_FUNCTIONS)
+    names = {node.id for node in ast.walk(_tree(text)) if isinstance(node, ast.Name)}
+    return names - set(_FUNCTIONS)
 
 
 @overload
@@ -61,7 +61,9 @@ def evaluate(text: Any, known: Mapping[str, Any]) -> Number: ...
 @overload
 def evaluate(text: Any, known: Mapping[str, Any], *, partly: Literal[True]) -> Number | None: ...
 def evaluate(text: Any, known: Mapping[str, Any], *, partly: bool = False) -> Number | None:
-    """The value of an expression in numbers that have names; partly: None if a name is not known.
+    """The value of an expression, given numbers by name.
+
+    With ``partly`` the value is None if a name is not known; the rest is checked all the same.
 
     >>> evaluate("num_samples ** 2 // 3", {"num_samples": 10})
     33
@@ -100,7 +102,7 @@ def evaluate(text: Any, known: Mapping[str, Any], *, partly: bool = False) -> Nu
                     raise refuse(f"no function is called {name!r}; {nearest(name, _FUNCTIONS)}")
                 return of(_FUNCTIONS[name], *args)
             case _:
-                raise refuse("only numbers, settings, + - * / // % ** and a few functions.")
+                raise refuse("expected numbers, settings, + - * / // % ** and a few functions.")
 
     def of(function: Callable[..., Any], *nodes: ast.expr) -> Number | None:
         values = [value(node) for node in nodes]  # all of them: each may be refused
@@ -108,15 +110,15 @@ def evaluate(text: Any, known: Mapping[str, Any], *, partly: bool = False) -> Nu
 
     def bounded(number: Any) -> Number:
         if isinstance(number, complex):
-            raise refuse("a root of a negative number.")
+            raise refuse("this is a root of a negative number.")
         if not abs(number) <= LARGEST:
-            raise refuse(f"a number on the way is not finite or beyond {LARGEST:.0e}.")
+            raise refuse(f"an intermediate number is not finite or beyond {LARGEST:.0e}.")
         return number
 
     def power(base: Number | None, exponent: Number | None) -> Number | None:
-        # judged by its size before it is computed
+        # bounded before it is computed: the result could be huge
         if exponent is not None and abs(exponent) > math.log2(LARGEST):
-            raise refuse(f"a power's exponent is beyond {math.log2(LARGEST):.0f}.")
+            raise refuse(f"an exponent is beyond {math.log2(LARGEST):.0f}.")
         if base is None or exponent is None:
             return None
         if base and abs(exponent) * abs(math.log2(abs(base))) > math.log2(LARGEST):

@@ -1,129 +1,176 @@
-"""The runs of a sweep: what its file says, completed by a paper, checked before anything runs."""
+"""The runs of a sweep: every setting of its grid, complete and checked, with every seed."""
 
-import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Iterator
-from itertools import product
 from typing import Any, NamedTuple
 
-from shoal import settings
+import jax
+import numpy as np
+
+from shoal.disk.cache import code_version, source_of
 from shoal.errors import InputError, nearest
-from shoal.experiments import (
-    ITERATES,
-    Paper,
-    prepare,
-    probe_names,
+from shoal.lab.engine import stride_of
+from shoal.lab.paper import Paper
+from shoal.lab.probes import probe_names
+from shoal.lab.setup import (
+    DATA,
+    Setup,
+    completed,
+    key_of,
+    make_data,
+    paper_setup,
     refuse_giants,
-    require_covered,
-    require_method,
-    require_whole_records,
-    stride_of,
-    theorem_of,
+    require_precision,
 )
-from shoal.keeping import code_version
-from shoal.papers import paper_of
+from shoal.lab.theorem import require_covered
+from shoal.papers import BUILT_IN, paper_of
+from shoal.runtime import in_float64
 from shoal.sweeps.expressions import evaluate
-from shoal.sweeps.written import Value, Written, parse
+from shoal.sweeps.parse import SweepFile, Value
+from shoal.workers import absolute_target
 
 
 class Sweep(NamedTuple):
     """Runs of one paper: every setting with every seed, in this order."""
 
+    file: SweepFile
     paper: Paper
-    given: tuple[dict[str, Value], ...]  # what the file says of each setting
-    settings: tuple[Any, ...]  # the same, complete and checked
-    varied: tuple[str, ...]  # names whose values differ
-    written: Written  # what the file says besides: seeds, probes, theorems
+    given: tuple[dict[str, Value], ...]  # The file's values of each setting.
+    settings: tuple[Any, ...]  # The same, complete and checked.
+    code: str  # Version of the code that decides the numbers.
 
     @property
     def num_runs(self) -> int:
         """Settings times seeds."""
-        return len(self.settings) * len(self.written.seeds)
+        return len(self.settings) * len(self.file.seeds)
+
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """Settings whose values differ."""
+        first = self.given[0]
+        return tuple(name for name in first if any(v[name] != first[name] for v in self.given))
 
     def run(self, number: int) -> tuple[int, int]:
         """Position of a run's setting, and its seed."""
-        where, which = divmod(number, len(self.written.seeds))
-        return where, self.written.seeds[which]
+        where, which = divmod(number, len(self.file.seeds))
+        return where, self.file.seeds[which]
+
+    def setting(self, number: int) -> Any:
+        """The setting of a run."""
+        return self.settings[self.run(number)[0]]
+
+    def key(self, number: int) -> str:
+        """The name of a run: a digest of everything that decides its row."""
+        recorded = [self.file.precision, self.file.probes, self.file.theorems]
+        about = [self.paper.key, self.setting(number).asdict(), self.run(number)[1], *recorded]
+        text = json.dumps([*about, self.code], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def row(self, number: int, cells: dict[str, Any]) -> dict[str, Any]:
+        """A row of the table: the run's number, key, seed and settings, then its results."""
+        where, seed = self.run(number)
+        row = {"number": number, "key": self.key(number), "seed": seed}
+        setting = self.settings[where]
+        return row | {name: getattr(setting, name) for name in self.given[where]} | cells
+
+    def task(self, numbers: tuple[int, ...], size: int) -> dict[str, Any]:
+        """A batch as a worker needs it (`batches.run_batch`), in JSON-compatible values."""
+        places = [self.run(number) for number in numbers]
+        return {
+            "paper": absolute_target(self.file.paper),
+            "runs": [[self.given[where], seed] for where, seed in places],
+            "size": size,
+            "precision": self.file.precision,
+            "probes": self.file.probes,
+            "theorems": self.file.theorems,
+        }
 
 
-def from_text(text: str) -> Sweep:
-    """The sweep of a file's text; refuses, with a reason, what cannot be run."""
-    return listed(parse(text))
+@in_float64
+def make_sweep(file: SweepFile) -> Sweep:
+    """List the runs of a file; refuse, with a reason, what cannot be run."""
+    paper = paper_of(file.paper)
+    given = tuple(_points(paper, file))
+    settings = tuple(_checked(paper, given, file))
+    _require_probes(settings[0], file, paper)
+    code = code_version(paper.key)
+    if paper.key not in BUILT_IN:
+        code += source_of(paper.setting)
+    return Sweep(file, paper, given, settings, code)
 
 
-def listed(written: Written) -> Sweep:
-    """The runs of what a file says, each setting complete and checked."""
-    paper = paper_of(written.paper)
-    given = tuple(_points(paper, written))
-    made = tuple(_complete(paper, values) for values in given)
-    _check_probes(paper, made[0], written.probes)
-    for key in written.theorems:
-        theorem = theorem_of(paper, key)
-        for setting in made:
-            require_method(setting, theorem)
-            require_covered(paper, setting, theorem)
-    varied = [name for name in given[0] if any(v[name] != given[0][name] for v in given)]
-    return Sweep(paper, given, made, tuple(varied), written)
-
-
-def _points(paper: Paper, written: Written) -> Iterator[dict[str, Value]]:
-    """Every point of the grid, with what is derived from it."""
-    defaults = paper.setting._asdict()
-    for corner in product(*written.axes):
-        values = dict(written.constant)
+def _points(paper: Paper, file: SweepFile) -> Iterator[dict[str, Value]]:
+    """Every point of the grid, with the values derived from it."""
+    defaults = paper.setting().asdict()
+    for corner in itertools.product(*file.axes):
+        values = dict(file.constant)
         for part in corner:
             values |= part
-        for name, expression in written.derived.items():
+        for name, expression in file.derived.items():
             values[name] = evaluate(expression, defaults | values)
         yield values
 
 
-def _complete(paper: Paper, values: dict[str, Value]) -> Any:
-    try:
-        setting = paper.complete(settings.with_values(paper.setting, values, owner=paper.key))
-        if setting.problem != paper.setting.problem:  # such data may decide sizes themselves
-            setting = prepare(paper, values).setting
-        require_whole_records(setting)
-        refuse_giants(paper, setting, 1)
-    except InputError as error:
-        said = ", ".join(f"{k}={v}" for k, v in values.items())
-        msg = f"{error} (at {said})"
-        raise InputError(msg) from None
-    return setting
+def complete_setting(paper: Paper, values: dict[str, Value]) -> Any:
+    """A setting with all its sizes. Only data from files are made to learn their sizes."""
+    setting = completed(paper, values)
+    return paper_setup(paper, values).setting if setting.reads_files() else setting
 
 
-def _check_probes(paper: Paper, setting: Any, probes: tuple[str, ...]) -> None:
-    if not probes:
+def _checked(paper: Paper, given: tuple[dict[str, Value], ...], file: SweepFile) -> Iterator[Any]:
+    theorems = [paper.theorem_of(key) for key in file.theorems]
+    programs = set()
+    for values in given:
+        try:
+            setting = complete_setting(paper, values)
+            if (program := program_of(setting)) not in programs:  # numbers change no size
+                programs.add(program)
+                require_precision(file.precision, setting)
+                refuse_giants(setting, 1)
+                Setup(setting, (), setting.network().spec).trained  # noqa: B018 (refuses bad names)
+            for theorem in theorems:
+                require_covered(Setup(setting, (), ()), theorem)
+        except InputError as error:
+            where = ", ".join(f"{name}={value}" for name, value in values.items())
+            raise InputError(f"{error} (at {where})") from None
+        yield setting
+
+
+def program_of(setting: Any) -> Any:
+    """Settings with the same one train in one compiled call."""
+    return setting.split()[0], setting.num_steps
+
+
+@in_float64
+def blank_setup(setting: Any) -> Setup:
+    """A setup of one run with the right shapes and zeros for data and weights."""
+
+    def zeros(leaf: Any) -> np.ndarray:
+        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+
+    def data() -> Any:
+        key = key_of(setting.data_seed, DATA)
+        return setting.data(key), setting.test_data(key)
+
+    shapes = make_data(setting) if setting.reads_files() else jax.eval_shape(data)
+    problem, held_out = jax.tree.map(zeros, shapes)
+    params0 = jax.tree.map(lambda leaf: zeros(leaf)[None], setting.network().spec)
+    return Setup(setting, problem, params0, (0,), np.ones(1), held_out)
+
+
+def _require_probes(setting: Any, file: SweepFile, paper: Paper) -> None:
+    """Refuse probes, asked for or needed by a theorem, that the model does not have."""
+    needed = {name: key for key in file.theorems for name in paper.theorem_of(key).needs}
+    if not file.probes and not needed:
         return
-    known = probe_names(paper, setting)
-    for name, stride in map(stride_of, probes):
-        if name == ITERATES or name not in known:
-            msg = f"{paper.key} has no probe {name!r} for sweeps; {nearest(name, known)}"
-            raise InputError(msg)
+    known = probe_names(blank_setup(setting))
+    for name, stride in map(stride_of, file.probes):
+        if name not in known:
+            raise InputError(f"{paper.key} has no probe {name!r} for sweeps; {nearest(name, known)}")
         if stride is not None:
-            msg = f"{name}@{stride}: a sweep keeps what probes say at the end; leave @ out."
-            raise InputError(msg)
-
-
-# ------------------------------------------------------------------------------------- identity
-
-
-@functools.lru_cache(maxsize=8)
-def _version(paper: str) -> str:
-    return code_version(paper)
-
-
-def key_of(sweep: Sweep, number: int) -> str:
-    """The name under which a run is kept: what decides its numbers, and the model's code."""
-    where, seed = sweep.run(number)
-    about = [
-        sweep.paper.key,
-        sweep.settings[where]._asdict(),
-        seed,
-        sweep.written.precision,
-        sweep.written.probes,
-        sweep.written.theorems,
-        _version(sweep.paper.key),
-    ]
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
+            raise InputError(f"{name}@{stride}: a sweep keeps a probe's last value; leave @ out.")
+    for name, key in needed.items():
+        if name not in known:
+            raise InputError(f"{key} needs the probe {name}, which this model does not have.")

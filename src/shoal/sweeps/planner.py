@@ -1,8 +1,9 @@
-"""How wide must a model be? The smallest width that a theorem certifies, and that trains.
+"""How wide must a model be? The smallest width that trains, and the smallest that is certified.
 
-Every question "is this width enough, for these seeds?" is a small task of its own, kept on disk.
-Widths are powers of two; an answer for each seed comes from bisection, which assumes that more
-width does not hurt. Where that fails the phase diagram, which is a full grid, shows it.
+Every question "is this width enough, for each of these seeds?" is a small task whose answer is
+cached on disk. Widths are powers of two. The smallest certified width is found by bisection, which
+assumes that more width does not hurt. Training is tried on a full grid, the phase diagram, which
+shows where that assumption fails.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,39 +12,34 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shoal import fits
-from shoal.errors import InputError, nearest
-from shoal.experiments import (
-    Experiment,
-    Paper,
-    allowed_steps,
-    default_step,
-    prepare,
-    simulate,
-    theorem_of,
-)
+from shoal.disk.cache import cached, source_of
+from shoal.errors import InputError
 from shoal.figures import Curve, Figure, Panel, Surface, band
-from shoal.files import cache_folder
 from shoal.fits import Fit
-from shoal.keeping import kept
-from shoal.papers import PAPERS, paper_of
+from shoal.lab import engine
+from shoal.lab.setup import Setup, completed, paper_setup
+from shoal.lab.theorem import allowed_steps, require_covered
+from shoal.papers import BUILT_IN, paper_of
+from shoal.workers import absolute_target
 
 Question = dict[str, Any]
 Ask = Callable[[list[Question]], Iterable[tuple[Question, list[bool]]]]
 """Answers questions, in any order: for every seed, is the width enough?"""
 
 
-class Plan(NamedTuple):
-    """What is asked."""
+class Search(NamedTuple):
+    """What to look for."""
 
-    paper: str
-    values: dict[str, Any]  # settings that stay
-    grow: str  # the setting that is called width here
+    paper: str  # Its key.
+    target: str  # The paper as workers find it: its key, or the absolute path of its file.
+    values: dict[str, Any]  # Settings that stay.
+    grow: str  # The setting that is called the width.
     theorem: str | None
     samples: tuple[int, ...]
-    octaves: tuple[int, int]  # of the phase diagram: widths 2**first .. 2**last
-    highest: int  # octave beyond which no certificate is sought
+    octaves: tuple[int, int]  # Of the phase diagram: widths 2**first .. 2**last.
+    highest: int  # Octave beyond which no certificate is sought.
     seeds: int
-    target: float  # share of the first risk that counts as trained
+    share: float  # Share of the first risk at which a run counts as trained.
 
 
 class Frontier(NamedTuple):
@@ -53,149 +49,145 @@ class Frontier(NamedTuple):
     fit: Fit | None
 
 
-class Found(NamedTuple):
-    """What a plan found."""
+class Result(NamedTuple):
+    """The result of a search."""
 
-    plan: Plan
+    plan: Search
     widths: np.ndarray
-    converged: np.ndarray  # share of seeds, samples x widths
+    converged: np.ndarray  # Share of seeds, samples x widths.
     trains: Frontier
     certified: Frontier | None
 
 
-def default_plan(paper: Paper, values: dict[str, Any], **changes: Any) -> Plan:
-    """A paper's own plan, with some of it changed."""
-    if paper.planned is None:
-        can = [p.key for p in PAPERS.values() if p.planned is not None]
-        msg = f"there is no plan for {paper.key}; there is one for {', '.join(can)}."
-        raise InputError(msg)
-    about = paper.planned
-    plan = Plan(
+def make_search(target: str, values: dict[str, Any], **changes: Any) -> Search:
+    """A paper's own plan (`Paper.width_plan`), with parts of it changed; None changes nothing."""
+    paper = paper_of(target)
+    usual = paper.width_plan()
+    search = Search(
+        **usual._asdict() | {"values": dict(usual.values) | values},
         paper=paper.key,
-        values=dict(about.values) | values,
-        grow=about.grow,
-        theorem=about.theorem,
-        samples=about.samples,
-        octaves=about.octaves,
-        highest=about.highest,
-        seeds=about.seeds,
-        target=1e-2,
-    )._replace(**{k: v for k, v in changes.items() if v is not None})
-    if plan.grow in values or "num_samples" in values:
-        msg = f"{plan.grow} and num_samples are what a plan varies; leave them out of --set."
+        target=absolute_target(target),
+        share=1e-2,
+    )._replace(**{name: value for name, value in changes.items() if value is not None})
+    if search.grow in values or "num_samples" in values:
+        msg = f"a plan varies {search.grow} and num_samples; leave them out of --set."
         raise InputError(msg)
-    if plan.grow not in paper.setting._fields:
-        msg = f"no setting is called {plan.grow!r}; {nearest(plan.grow, paper.setting._fields)}"
+    if len(search.samples) < 2 or len(set(search.samples)) < len(search.samples):
+        raise InputError(f"samples={search.samples}: expected two or more different numbers.")
+    if not 0 < search.share < 1 or search.seeds < 2:
+        msg = f"target={search.share}, seeds={search.seeds}: expected 0 < target < 1 and 2 seeds."
         raise InputError(msg)
-    if plan.theorem is not None:
-        theorem_of(paper, plan.theorem)
-    if len(plan.samples) < 2 or len(set(plan.samples)) < len(plan.samples):
-        msg = f"samples={plan.samples}: expected two or more different numbers."
-        raise InputError(msg)
-    if not 0 < plan.target < 1 or plan.seeds < 2:
-        msg = f"target={plan.target}, seeds={plan.seeds}: expected 0 < target < 1 and 2 seeds."
-        raise InputError(msg)
-    return plan
+    first = _question(search, "trains", search.samples[0], search.octaves[0])
+    setting = completed(paper, _values(first))
+    if search.theorem is not None:
+        theorem = paper.theorem_of(search.theorem)
+        require_covered(Setup(setting, (), ()), theorem)
+        if theorem.largest_step is None:
+            raise InputError(f"{theorem.key} does not say which steps it allows; choose another.")
+    return search
 
 
 # ------------------------------------------------------------------------------------ one question
 
 
-def _experiment(question: Question) -> Experiment:
-    values = question["values"] | {question["grow"]: question["width"]}
-    values |= {"num_samples": question["samples"]}
-    return prepare(paper_of(question["paper"]), values, seeds=range(question["seeds"]))
+def _question(search: Search, kind: str, samples: int, octave: int) -> Question:
+    kinds = {"certified": {"theorem": search.theorem}, "trains": {"share": search.share}}
+    return {
+        "kind": kind,
+        "paper": search.target,
+        "grow": search.grow,
+        "values": search.values,
+        "samples": samples,
+        "width": 2**octave,
+        "seeds": search.seeds,
+    } | kinds[kind]
+
+
+def _values(question: Question) -> dict[str, Any]:
+    sizes = {question["grow"]: question["width"], "num_samples": question["samples"]}
+    return question["values"] | sizes
 
 
 def answer(question: Question) -> list[bool]:
-    """Is this width enough, for each seed? Kept on disk."""
+    """Is this width enough, for each seed? Answers are cached on disk."""
+    paper = paper_of(question["paper"])
 
-    def make() -> dict[str, Any]:
-        experiment = _experiment(question)
+    def measure() -> dict[str, Any]:
+        setup = paper_setup(paper, _values(question), seeds=range(question["seeds"]))
         if question["kind"] == "certified":
-            theorem = theorem_of(experiment.paper, question["theorem"])
-            steps = allowed_steps(experiment, theorem)
-            return {"enough": np.isfinite(steps)}
-        setting = experiment.setting
-        if setting.step_size is None:
-            setting = setting._replace(step_size=default_step(experiment))
-        every = setting._replace(every=setting.num_steps)
-        risk = np.asarray(simulate(experiment._replace(setting=every)).risk)
+            return {"enough": np.isfinite(allowed_steps(setup, question["theorem"]))}
+        risk = engine.trajectories(setup, every=setup.setting.num_steps).risk
         with np.errstate(invalid="ignore"):
-            return {"enough": risk[:, -1] <= question["target"] * risk[:, 0]}
+            return {"enough": risk[:, -1] <= question["share"] * risk[:, 0]}
 
-    found = kept(["plan", question], make, cache_folder() / "measurements")
-    return [bool(x) for x in found.arrays["enough"]]
+    source = "" if paper.key in BUILT_IN else source_of(paper.setting)
+    return [bool(x) for x in cached(["plan", question, source], measure).arrays["enough"]]
 
 
 # ------------------------------------------------------------------------------------- the search
 
 
-def _question(plan: Plan, kind: str, samples: int, octave: int) -> Question:
-    about: Question = {"kind": kind, "paper": plan.paper, "grow": plan.grow}
-    about |= {"values": plan.values, "samples": samples, "width": 2**octave, "seeds": plan.seeds}
-    return about | ({"theorem": plan.theorem} if kind == "certified" else {"target": plan.target})
-
-
-def _bisected(plan: Plan, kind: str, low: int, high: int, ask: Ask) -> np.ndarray:
-    """For every number of samples and seed, the smallest octave that is enough; NaN for none.
+def _bisected(search: Search, kind: str, low: int, high: int, ask: Ask) -> np.ndarray:
+    """For every number of samples and seed, the smallest width that is enough; NaN for none.
 
     All numbers of samples advance together, so that all cores have work; a round asks for the
     middle of the widest open bracket of each.
     """
-    shape = (len(plan.samples), plan.seeds)
+    shape = (len(search.samples), search.seeds)
     below, above = np.full(shape, low - 1), np.full(shape, high + 1)
     while True:
         questions = []
-        for i, samples in enumerate(plan.samples):
+        for i, samples in enumerate(search.samples):
             gap = above[i] - below[i]
             if gap.max() > 1:
                 k = int(gap.argmax())
                 middle = int(below[i, k] + above[i, k]) // 2
-                questions.append(_question(plan, kind, samples, middle))
+                questions.append(_question(search, kind, samples, middle))
         if not questions:
             break
         for question, enough in ask(questions):
-            i = plan.samples.index(question["samples"])
-            octave = question["width"].bit_length() - 1
-            yes = np.array(enough)
+            i, octave, yes = *_place(search, question), np.array(enough)
             above[i] = np.where(yes, np.minimum(above[i], octave), above[i])
             below[i] = np.where(yes, below[i], np.maximum(below[i], octave))
             below[i] = np.minimum(below[i], above[i] - 1)
     return np.where(above <= high, 2.0**above, np.nan)
 
 
-def _frontier(plan: Plan, widths: np.ndarray) -> Frontier:
+def _place(search: Search, question: Question) -> tuple[int, int]:
+    """Position of a question's number of samples, and the octave of its width."""
+    return search.samples.index(question["samples"]), question["width"].bit_length() - 1
+
+
+def _frontier(search: Search, widths: np.ndarray) -> Frontier:
     """The exponent of width against samples, over the seeds for which there is a width."""
-    x = np.broadcast_to(np.array(plan.samples, float)[:, None], widths.shape)
-    there = np.isfinite(widths)
-    several = len(np.unique(x[there])) > 1 and there.sum() > 2
-    return Frontier(widths, fits.power_law(x[there], widths[there]) if several else None)
+    x = np.broadcast_to(np.array(search.samples, float)[:, None], widths.shape)
+    finite = np.isfinite(widths)
+    several = len(np.unique(x[finite])) > 1 and finite.sum() > 2
+    return Frontier(widths, fits.power_law(x[finite], widths[finite]) if several else None)
 
 
-def carry_out(plan: Plan, ask: Ask) -> Found:
-    """Fill the phase diagram, find both frontiers."""
-    low, high = plan.octaves
+def carry_out(search: Search, ask: Ask) -> Result:
+    """Fill the phase diagram and find both frontiers."""
+    low, high = search.octaves
     octaves = range(low, high + 1)
-    converged = np.full((len(plan.samples), len(octaves)), np.nan)
-    first = np.full((len(plan.samples), plan.seeds), np.nan)
-    grid = [_question(plan, "trains", n, k) for k in octaves for n in plan.samples]
+    converged = np.full((len(search.samples), len(octaves)), np.nan)
+    smallest = np.full((len(search.samples), search.seeds), np.inf)
+    grid = [_question(search, "trains", n, k) for k in octaves for n in search.samples]
     for question, enough in ask(grid):
-        i = plan.samples.index(question["samples"])
-        converged[i, question["width"].bit_length() - 1 - low] = np.mean(enough)
-        better = np.array(enough) & ~(first[i] <= question["width"])
-        first[i] = np.where(better, question["width"], first[i])
+        i, octave = _place(search, question)
+        converged[i, octave - low] = np.mean(enough)
+        smallest[i] = np.where(enough, np.minimum(smallest[i], 2.0**octave), smallest[i])
     certified = None
-    if plan.theorem is not None:
-        certified = _frontier(plan, _bisected(plan, "certified", low, plan.highest, ask))
-    widths = 2.0 ** np.array(octaves)
-    return Found(plan, widths, converged, _frontier(plan, first), certified)
+    if search.theorem is not None:
+        certified = _frontier(search, _bisected(search, "certified", low, search.highest, ask))
+    trains = _frontier(search, np.where(np.isfinite(smallest), smallest, np.nan))
+    return Result(search, 2.0 ** np.array(octaves), converged, trains, certified)
 
 
 # --------------------------------------------------------------------------------------- in words
 
 
-def said(name: str, frontier: Frontier) -> str:
+def exponent_text(name: str, frontier: Frontier) -> str:
     """The exponent with its interval, or why there is none."""
     if frontier.fit is None:
         return f"{name}: too few seeds have such a width to fit an exponent"
@@ -203,34 +195,28 @@ def said(name: str, frontier: Frontier) -> str:
     return f"{name}: width ~ samples^{fit.slope:.2f} [{fit.low:.2f}, {fit.high:.2f}]"
 
 
-def figure(found: Found) -> Figure:
+def figure(result: Result) -> Figure:
     """The phase diagram with its frontiers, and the frontiers with their exponents."""
-    plan = found.plan
-    x = np.array(plan.samples, float)
+    search = result.plan
+    x = np.array(search.samples, float)
     lines, edges = [], []
-    for name, frontier in (("trains", found.trains), (plan.theorem, found.certified)):
-        if frontier is None or not np.isfinite(frontier.widths).any():
+    named = {"trains": result.trains, f"certified by {search.theorem}": result.certified}
+    for label, frontier in named.items():
+        if frontier is None or not (whole := np.isfinite(frontier.widths).all(axis=1)).any():
             continue
-        there = np.isfinite(frontier.widths).all(axis=1)
-        if there.any():
-            label = name if name == "trains" else f"certified by {name}"
-            curve = band(label, x[there], frontier.widths[there].T)
-            lines.append(curve._replace(label=said(label, frontier)))
-            y = np.log2(curve.y)
-            edges.append(Curve(label, np.log2(curve.x), y, y, y))
-    plane = Surface("share of seeds", np.log2(x), np.log2(found.widths), found.converged.T)
-    share = Panel(
-        "share of seeds that train",
-        "log2 samples",
-        f"log2 {plan.grow}",
-        tuple(e for e in edges if e.y.max() <= np.log2(found.widths[-1])),
-        surface=plane,
-    )
-    smallest = Panel("smallest width", "samples", plan.grow, tuple(lines), log_x=True, log_y=True)
-    values = ", ".join(f"{k}={v}" for k, v in plan.values.items())
+        curve = band(label, x[whole], frontier.widths[whole].T)
+        lines.append(curve._replace(label=exponent_text(label, frontier)))
+        y = np.log2(curve.y)
+        edges.append(Curve(label, np.log2(curve.x), y, y, y))
+    plane = Surface("share of seeds", np.log2(x), np.log2(result.widths), result.converged.T)
+    inside = tuple(edge for edge in edges if edge.y.max() <= np.log2(result.widths[-1]))
+    titles = "share of seeds that train", "log2 samples", f"log2 {search.grow}"
+    share = Panel(*titles, inside, surface=plane)
+    width = Panel("smallest width", "samples", search.grow, tuple(lines), log_x=True, log_y=True)
+    values = "".join(f", {name}={value}" for name, value in search.values.items())
     caption = (
-        f"{plan.paper} with {values}; {plan.seeds} seeds. A seed trains if its risk falls to "
-        f"{plan.target:g} of the first within the steps. Median and quartiles over seeds; widths "
+        f"{search.paper}{values}; {search.seeds} seeds. A seed trains if its risk falls to "
+        f"{search.share:g} of the first within the steps. Median and quartiles over seeds; widths "
         "are powers of two, so a width is known up to a factor of two."
     )
-    return Figure("plan", f"How wide must {plan.paper} be?", caption, (share, smallest))
+    return Figure("plan", f"How wide must {search.paper} be?", caption, (share, width))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, Scalar
 from shoal.certificates import Certificate, Inequality, share_lost
-from shoal.linalg import singular_values
+from shoal.linalg import sigma_min, singular_values
 from shoal.training import Trajectory
 
 RADII = (-18.0, 6.0)
@@ -38,7 +38,7 @@ BallAt = Callable[[Float[Array, ""]], Ball]
 
 
 class Split(NamedTuple):
-    """How the step is bounded: ``a`` by the size of the Jacobian, ``b`` by its change."""
+    """Shares of the step bound: ``a`` for the size of the Jacobian, ``b`` for its change."""
 
     a: float = 0.5
     b: float = 0.5
@@ -53,20 +53,24 @@ class Split(NamedTuple):
         return 1 - self.a / 2 - self.b / 2
 
 
-def around(J0: Float[Array, "p P"], lipschitz: Callable[[Float[Array, ""]], Scalar]) -> BallAt:
+def around(
+    J0: Float[Array, "p P"],
+    lipschitz: Callable[[Float[Array, ""]], Scalar],
+    *,
+    rtol: float = 0.0,
+) -> BallAt:
     r"""Bounds of any model from its Jacobian at the start, $\sigma_p(J_0)-L_J\varrho$ and so on.
 
-    ``J0`` has the columns of the weights that move, and of no others. ``lipschitz`` bounds the
-    second derivative of the outputs on the ball of a given radius; for a model that is linear in
-    what is trained it is zero.
+    ``J0`` has the columns of the weights that move, and no others. ``lipschitz`` bounds the second
+    derivative of the outputs on the ball of a given radius; it is zero for a model that is linear
+    in what is trained. A smallest singular value up to ``rtol`` times the largest counts as zero.
 
     >>> ball = around(jnp.diag(jnp.array([3.0, 2.0])), lambda radius: 0.5)(jnp.asarray(1.0))
     >>> round(float(ball.alpha), 9), round(float(ball.beta), 9)
     (1.5, 3.5)
     """
-    rows, columns = J0.shape
     sigma = singular_values(J0)
-    low = sigma[-1] if rows <= columns else jnp.zeros(())
+    low = sigma_min(J0, rtol, sigma=sigma)
 
     def at(radius: Float[Array, ""]) -> Ball:
         L = jnp.asarray(lipschitz(radius), float)
@@ -79,15 +83,15 @@ def around(J0: Float[Array, "p P"], lipschitz: Callable[[Float[Array, ""]], Scal
 def largest_residual(ball_at: BallAt, split: Split = Split()) -> tuple[Array, Array]:  # noqa: B008
     r"""$r_{\max}=\max_\varrho c\,\varrho\,\alpha(\varrho)$ and the radius where it is reached.
 
-    Every radius is a valid certificate, so a maximum that the grid missed costs strength, not
-    truth.
+    Every radius is a valid certificate: a maximum that the grid missed makes the theorem weaker,
+    not wrong.
     """
     ball, top = smallest_ball(ball_at, jnp.inf, split)
     return top, jnp.asarray(ball.radius)
 
 
-GRID = 481  # radii looked at together: 20 a decade at first, then ever closer
-TO_THE_TOP, TO_THE_EDGE = 3, 7  # how often to look closer
+GRID = 481  # Radii compared together: 20 per decade at first, then closer and closer.
+TO_THE_TOP, TO_THE_EDGE = 3, 7  # Refinements of the maximum, and of the smallest radius.
 
 
 def smallest_ball(
@@ -97,9 +101,9 @@ def smallest_ball(
 ) -> tuple[Ball, Array]:
     r"""The smallest ball with $c\,\varrho\,\alpha(\varrho)\ge\lVert r_0\rVert$, and $r_{\max}$.
 
-    It gives the longest step and the best rate. Where there is none: the ball at the maximum.
-    First the maximum is narrowed down, then, from the left, the first radius that is wide enough;
-    both in one loop, so that the bounds are compiled once.
+    It gives the longest step and the best rate. If there is none, the ball at the maximum is
+    returned. First the maximum is narrowed down, then the first radius from the left that is wide
+    enough; both in one loop, so that the bounds are compiled once.
     """
     whole = jnp.asarray(RADII[0], float), jnp.asarray(RADII[1], float)
 
@@ -133,6 +137,12 @@ def largest_step(ball: Ball, residual: Scalar, split: Split = Split()) -> Array:
     return jnp.minimum(split.a / ball.beta**2, by_change)
 
 
+def allowed_step(ball_at: BallAt, residual: Scalar, split: Split = Split()) -> Array:  # noqa: B008
+    """The largest step that theorem D0 allows; NaN where no ball is wide enough."""
+    ball, top = smallest_ball(ball_at, residual, split)
+    return jnp.where(residual <= top, largest_step(ball, residual, split), jnp.nan)
+
+
 def ball_descent(
     ball_at: BallAt,
     residual: Scalar,
@@ -144,13 +154,13 @@ def ball_descent(
     hypotheses: dict[str, Inequality] | None = None,
     constants: dict[str, Any] | None = None,
 ) -> Certificate:
-    r"""Confront a run of gradient descent with theorem D0.
+    r"""Compare a run of gradient descent with theorem D0.
 
     ``residual`` is $\lVert r_0\rVert$; ``run.risk`` must be $\tfrac12\lVert r\rVert^2$, and the
-    probe ``distance``, if recorded, is held against the radius. ``output_size`` is the size of the
-    numbers whose sums are outputs (and of targets): it sets the rounding error of a residual. What
-    is so small that a step's promise is within rounding is not judged: a run comes to rest there.
-    If that is so from the start, the verdict is *unresolved*.
+    probe ``distance``, if recorded, is compared with the radius. ``output_size`` is the size of the
+    numbers whose sums are outputs (and of targets): it sets the rounding error of a residual.
+    Residuals so small that a step's guaranteed decrease is within rounding are not judged: a run
+    comes to rest there. If that is so from the start, the verdict is *unresolved*.
     """
     r0 = jnp.asarray(residual, float)
     ball, top = smallest_ball(ball_at, r0, split)
@@ -211,4 +221,5 @@ def ball_descent(
         },
         predicted_rate=1 - factor**2,
         measured_rate=share_lost(run.risk, t[-1]),
+        curves={"proved bound": curve},
     )

@@ -1,4 +1,4 @@
-r"""The multi-head softmax model with one neuron a head, and its closed forms.
+r"""The multi-head softmax model with one neuron per head, and its closed forms.
 
 $$\alpha_i=\mathrm{softmax}_t(X_t^\top W_iq),\quad a_i=\textstyle\sum_t\alpha_{i,t}X_t,\quad
 f=m^{-1/2}\textstyle\sum_ic_i\,\sigma(U_i^\top a_i).$$
@@ -9,6 +9,7 @@ with $M$ the covariance of the tokens under $\alpha$, so no $d\times d$ matrix i
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -16,20 +17,20 @@ import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray
 from shoal.models import Model, with_gradient
-from shoal.programs import cores
-from shoal.trees import in_pieces
+from shoal.runtime import cores
+from shoal.trees import padded_chunks
 
 BLOCK = 2**16 if cores() == 1 else 2**18
-"""Numbers in one array of attention weights (samples x heads x tokens) that is held at a time.
+"""Maximum size of an array of attention weights (samples x heads x tokens).
 
-What one core works on fits into its cache; pieces for several cores must be worth dividing.
+What one core works on fits into its cache; chunks for several cores must be worth dividing.
 """
 FEW = 16
 """Heads up to which automatic differentiation is faster, if 16 blocks hold all that it keeps."""
 
 
 class Activation(NamedTuple):
-    """A bounded smooth function with bounds of itself and of its first two derivatives."""
+    """A bounded smooth function, with bounds of itself and of its first two derivatives."""
 
     value: Callable[[Array], Array]
     slope: Callable[[Array], Array]
@@ -50,27 +51,30 @@ ACTIVATIONS = {
     "sin": Activation(jnp.sin, jnp.cos, 1.0, 1.0, 1.0),
     "erf": Activation(
         jax.scipy.special.erf,
-        lambda g: 2 / jnp.sqrt(jnp.pi) * jnp.exp(-(g**2)),
+        lambda g: 2 / math.pi**0.5 * jnp.exp(-(g**2)),
         1.0,
-        2 / float(jnp.pi) ** 0.5,
-        (8 / float(jnp.pi * jnp.e)) ** 0.5,
+        2 / math.pi**0.5,
+        (8 / (math.pi * math.e)) ** 0.5,
     ),
 }
 
 
 class Weights(NamedTuple):
-    """Parameters of ``m`` heads, and nothing else."""
+    """Parameters of ``m`` heads."""
 
     W: Float[Array, "*lead m d d"]
     U: Float[Array, "*lead m d"]
     c: Float[Array, "*lead m"]
 
 
+def spec_of(kind: Any, **sizes: tuple[int, ...]) -> Any:
+    """A NamedTuple of shapes, as `Model` wants them."""
+    return kind(**{k: jax.ShapeDtypeStruct(v, jnp.float64) for k, v in sizes.items()})
+
+
 def shapes(num_heads: int, dim: int) -> Any:
     """Shapes of all weights."""
-    listed = {"W": (num_heads, dim, dim), "U": (num_heads, dim), "c": (num_heads,)}
-    spec: Any = {k: jax.ShapeDtypeStruct(v, jnp.float64) for k, v in listed.items()}
-    return Weights(**spec)
+    return spec_of(Weights, W=(num_heads, dim, dim), U=(num_heads, dim), c=(num_heads,))
 
 
 def twins(key: PRNGKeyArray, spec: Any) -> Weights:
@@ -104,7 +108,7 @@ def heads(
     block: int = BLOCK,
     scale: float = 1.0,
 ) -> Model:
-    """The model, its output over ``scale`` (1 in the paper).
+    """The model, its output divided by ``scale`` (1 in the paper).
 
     ``block`` bounds the attention weights held at a time in training.
     """
@@ -126,8 +130,8 @@ def heads(
     return Model(
         shapes(num_heads, dim),
         apply,
-        together=lambda params, inputs: fast(params, inputs) / scale,
-        squares=squares,
+        fast_outputs=lambda params, inputs: fast(params, inputs) / scale,
+        fused_squares=squares,
     )
 
 
@@ -170,17 +174,17 @@ def output_gradients(params: Weights, inputs: Any, activation: Activation) -> di
 
 
 def portions(num_samples: int, num_heads: int, num_tokens: int, block: int) -> tuple[int, int]:
-    """How many samples and heads to take at a time: heads by a divisor, samples by any number."""
+    """Samples and heads to take at a time: heads by a divisor, samples by any number."""
     fits = [k for k in range(1, num_heads + 1) if num_heads % k == 0 and k * num_tokens <= block]
-    at_once = max(fits, default=1)
-    return max(1, min(num_samples, block // (at_once * num_tokens))), at_once
+    num_heads = max(fits, default=1)
+    return max(1, min(num_samples, block // (num_heads * num_tokens))), num_heads
 
 
 class _Attended(NamedTuple):
     """A block of samples seen by a block of heads; tokens before heads, so that heads are last."""
 
-    weights: Float[Array, "b n h"]  # of attention, before they are
-    total: Float[Array, "b h"]  # divided by their sum: a pass less over the largest array
+    weights: Float[Array, "b n h"]  # Attention weights before they are
+    total: Float[Array, "b h"]  # divided by their sum: a pass less over the largest array.
     s: Float[Array, "b n h"]
     g: Float[Array, "b h"]
 
@@ -195,18 +199,18 @@ def _attend(params: Weights, X: Float[Array, "b n d"], q: Float[Array, "b d"]) -
     return _Attended(weights, total, s, jnp.sum(weights * s, axis=1) / total)
 
 
-def _pieces(params: Weights, arrays: tuple, block: int) -> tuple[tuple, Weights]:
-    """Samples and heads, each in pieces along a leading axis; ``arrays`` begin with the tokens."""
+def _chunks(params: Weights, arrays: tuple, block: int) -> tuple[tuple, Weights]:
+    """Samples and heads, each in chunks along a leading axis; ``arrays`` begin with the tokens."""
     X = arrays[0]
     b, h = portions(len(X), len(params.c), X.shape[1], block)
     grouped = Weights(*(leaf.reshape(-1, h, *leaf.shape[1:]) for leaf in params))
-    return tuple(in_pieces(array, b) for array in arrays), grouped
+    return tuple(padded_chunks(array, b) for array in arrays), grouped
 
 
 def _add_heads(
     activation: Activation, grouped: Weights, x: Float[Array, "b n d"], q: Float[Array, "b d"]
 ) -> Float[Array, " b"]:
-    """Sum of all heads for a block of samples, heads a few at a time."""
+    """Sum of all heads for a block of samples, a few heads at a time."""
 
     def add(f: Array, head: Weights) -> tuple[Array, None]:
         return f + activation.value(_attend(head, x, q).g) @ head.c, None
@@ -215,14 +219,9 @@ def _add_heads(
 
 
 def _pulled(
-    activation: Activation,
-    head: Weights,
-    x: Array,
-    q: Array,
-    k: Float[Array, " b"],
-    seen: _Attended,
+    activation: Activation, head: Weights, x: Array, q: Array, k: Array, seen: _Attended
 ) -> Weights:
-    """Gradient of sum_j k_j f_j, a block of heads (closed form)."""
+    """Gradient of sum_j k_j f_j for a block of heads (closed form)."""
     h, d, e = head.W.shape
     g = seen.g
     P = (k[:, None] * activation.slope(g) * head.c[None] / seen.total)[:, None] * seen.weights
@@ -242,13 +241,13 @@ def streamed(activation: Activation, block: int) -> Callable[[Weights, Any], Flo
     """
 
     def forward(params: Weights, X: Array, q: Array) -> Float[Array, " N"]:
-        samples, grouped = _pieces(params, (X, q), block)
-        found = jax.lax.map(lambda sample: _add_heads(activation, grouped, *sample), samples)
-        return found.reshape(-1)[: len(X)] / len(params.c) ** 0.5
+        samples, grouped = _chunks(params, (X, q), block)
+        f = jax.lax.map(lambda sample: _add_heads(activation, grouped, *sample), samples)
+        return f.reshape(-1)[: len(X)] / len(params.c) ** 0.5
 
     def backward(saved: tuple, pull: Float[Array, " N"]) -> tuple:
         params, X, q = saved
-        samples, grouped = _pieces(params, (X, q, pull / len(params.c) ** 0.5), block)
+        samples, grouped = _chunks(params, (X, q, pull / len(params.c) ** 0.5), block)
 
         def of_samples(total: Weights, sample: tuple) -> tuple[Weights, None]:
             def of_heads(head: Weights) -> Weights:
@@ -273,7 +272,7 @@ def streamed_squares(
     """Sum of squared errors; its gradient comes with the value, in one pass over the samples.
 
     An error depends on its own sample only, so attention need not be computed again for the
-    gradient, if all heads fit into a block beside one sample; else it is, as in `streamed`. A first
+    gradient if all heads fit into a block beside one sample; else it is, as in `streamed`. A first
     derivative in the parameters only.
     """
     fast = streamed(activation, block)
@@ -284,13 +283,13 @@ def streamed_squares(
     def both(params: Weights, inputs: Any, y: Array) -> tuple[Array, Any]:
         X, q = split(inputs)
         root = scale * len(params.c) ** 0.5
-        seen_at_once = jnp.ones(len(X), X.dtype)  # 0 for what only fills the last piece
-        samples, _ = _pieces(params, (X, q, y, seen_at_once), block)
+        real = jnp.ones(len(X), X.dtype)  # padding adds samples for which this is 0
+        samples, _ = _chunks(params, (X, q, y, real), block)
 
         def add(total: tuple[Array, Weights], sample: tuple) -> tuple[tuple, None]:
-            x, query, label, there = sample
+            x, query, label, mask = sample
             seen = _attend(params, x, query)
-            error = there * (activation.value(seen.g) @ params.c / root - label)
+            error = mask * (activation.value(seen.g) @ params.c / root - label)
             gradient = _pulled(activation, params, x, query, 2 * error / root, seen)
             return jax.tree.map(jnp.add, total, (jnp.sum(error**2), gradient)), None
 
@@ -309,7 +308,7 @@ def streamed_squares(
 def tangent_kernels(
     inputs: Any, activation: Activation, *, block: int = BLOCK
 ) -> Callable[[Weights], dict[str, Float[Array, "N N"]]]:
-    r"""Tangent kernel of each block in closed form, heads and samples a few at a time.
+    r"""Tangent kernel of each block in closed form, a few heads and samples at a time.
 
     With $H=h$, $A=c\sigma'a$, $B=c\sigma'MU$ as matrices (samples, heads x dim):
     $K_c=HH^\top/m$, $K_U=AA^\top/m$ and $K_W=(qq^\top)\circ BB^\top/m$.
@@ -319,18 +318,15 @@ def tangent_kernels(
     def kernels(params: Weights) -> dict[str, Float[Array, "N N"]]:
         b, h = portions(len(X), len(params.c), X.shape[1] + 2 * X.shape[2], block)
         grouped = Weights(*(leaf.reshape(-1, h, *leaf.shape[1:]) for leaf in params))
-        samples = in_pieces(X, b), in_pieces(q, b)
+        samples = padded_chunks(X, b), padded_chunks(q, b)
 
         def add(total: dict[str, Array], head: Weights) -> tuple[dict[str, Array], None]:
             F = jax.lax.map(functools.partial(features, head, activation=activation), samples)
             F = Features(*(f.reshape(-1, *f.shape[2:])[: len(X)] for f in F))
             scale = (head.c[None] * F.slope)[..., None]
             A, B = ((scale * f).reshape(len(X), -1) for f in (F.a, F.MU))
-            return {
-                "W": total["W"] + B @ B.T,
-                "U": total["U"] + A @ A.T,
-                "c": total["c"] + F.h @ F.h.T,
-            }, None
+            squares = {"W": B @ B.T, "U": A @ A.T, "c": F.h @ F.h.T}
+            return jax.tree.map(jnp.add, total, squares), None
 
         zero = jnp.zeros((len(X), len(X)), X.dtype)
         total = jax.lax.scan(add, dict.fromkeys(("W", "U", "c"), zero), grouped)[0]

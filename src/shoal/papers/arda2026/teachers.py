@@ -114,7 +114,7 @@ def norms(v: Weights) -> dict[str, Float[Array, ""]]:
 def labels(
     heads: Weights, v: Weights, inputs: Any, activation: Activation, *, block: int = BLOCK
 ) -> Float[Array, " N"]:
-    """The average over heads of their features paired with the transport, a block at a time."""
+    """Mean over heads of their features paired with the transport, a block at a time."""
     X, q = split(inputs)
     b, h = portions(len(X), len(heads.c), X.shape[1] + 2 * X.shape[2], block)
     grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, h, *leaf.shape[1:]), (heads, v))
@@ -130,8 +130,8 @@ def labels(
 
         return jax.lax.scan(add, jnp.zeros(b, X.dtype), grouped)[0]
 
-    found = jax.lax.map(of_samples, (trees.in_pieces(X, b), trees.in_pieces(q, b)))
-    return found.reshape(-1)[: len(X)] / len(heads.c)
+    y = jax.lax.map(of_samples, (trees.padded_chunks(X, b), trees.padded_chunks(q, b)))
+    return y.reshape(-1)[: len(X)] / len(heads.c)
 
 
 # ------------------------------------------------------------------------ the linearised model
@@ -156,11 +156,11 @@ def nearest(params0: Weights, params: Weights, radii: Radii) -> Weights:
 
 
 DENSE = 2**24
-"""Up to so many numbers the Jacobian is formed; beyond, it is applied without."""
+"""Entries of the largest Jacobian that is formed; a larger one is applied without forming it."""
 
 
 def _slope(model: Model, params0: Weights, inputs: Any, y: Array) -> Callable[[Weights], Weights]:
-    """Gradient of half the sum of squares of the linearised model, by displacement."""
+    """Gradient of half the linearised model's sum of squares, as a function of displacement."""
     flat, unravel = ravel_pytree(params0)
     if flat.size * len(y) <= DENSE:
         rows = jax.vmap(lambda x: ravel_pytree(jax.grad(model.apply)(params0, x))[0])
@@ -192,9 +192,8 @@ def best_fit(
 
     def advance(state: tuple, _: None) -> tuple[tuple, None]:
         delta, momentum, t = state
-        pulled = jax.tree.map(lambda a, g: a - step * g, momentum, gradient(momentum))
-        there = nearest(params0, jax.tree.map(jnp.add, params0, pulled), radii)
-        new = jax.tree.map(jnp.subtract, there, params0)
+        pulled = jax.tree.map(lambda p, a, g: p + (a - step * g), params0, momentum, gradient(momentum))
+        new = jax.tree.map(jnp.subtract, nearest(params0, pulled, radii), params0)
         change = jax.tree.map(jnp.subtract, new, delta)
         uphill = trees.dot(jax.tree.map(jnp.subtract, momentum, new), change)
         t_new = jnp.where(uphill > 0, 1.0, (1 + jnp.sqrt(1 + 4 * t**2)) / 2)

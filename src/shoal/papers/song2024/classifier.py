@@ -12,14 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Float, PRNGKeyArray, Scalar
-from shoal.models import Model
 from shoal.papers.song2024.layer import Form
 
 
 class Weights(NamedTuple):
     """Parameters; a leading axis ``L`` is the layer, ``H`` the head."""
 
-    E: Float[Array, "V D"]  # a row for each token, or for each number of a token vector
+    E: Float[Array, "V D"]  # One row for each token, or for each number of a token vector.
     P: Float[Array, "positions D"]
     W_Q: Float[Array, "L H D k"]
     W_K: Float[Array, "L H D k"]
@@ -43,53 +42,30 @@ class Weights(NamedTuple):
     b_C: Float[Array, " C"]
 
 
-class Sizes(NamedTuple):
-    """Shapes, and the switches of the depth experiments."""
+class Design(NamedTuple):
+    """What the weights' shapes do not say: attention, tokens, and the switches of depth."""
 
-    rows: int  # tokens of the vocabulary, or numbers of a token vector
-    vocabulary: bool  # tokens are numbers of a vocabulary, 0 is padding
-    positions: int
-    num_layers: int
-    num_heads: int
-    width: int
-    hidden: int
-    residual: Scalar | bool = True  # 1 or 0: the share of what came in that goes on
-    norm: bool = True
-    num_classes: int = 2
+    form: Form
+    vocabulary: bool = False  # Tokens are numbers of a vocabulary, 0 is padding.
+    residual: Scalar | bool = True  # 1 or 0: the share of a part's input that is added to it.
+    norm: bool = True  # Layer norm before each part.
 
 
-def shapes(sizes: Sizes) -> Weights:
-    """Shapes of all weights."""
-    L, H, D, m, C = (
-        sizes.num_layers,
-        sizes.num_heads,
-        sizes.width,
-        sizes.hidden,
-        sizes.num_classes,
-    )
-    k = D // H
-    listed = {
-        "E": (sizes.rows, D),
-        "P": (sizes.positions, D),
-        **dict.fromkeys(("W_Q", "W_K", "W_V"), (L, H, D, k)),
-        "W_O": (L, H, k, D),
-        **dict.fromkeys(("b_Q", "b_K", "b_V"), (L, H, k)),
-        "b_O": (L, D),
-        "W_1": (L, D, m),
-        "b_1": (L, m),
-        "W_2": (L, m, D),
-        "b_2": (L, D),
-        "gain": (L, 2, D),
-        "shift": (L, 2, D),
-        "last_gain": (D,),
-        "last_shift": (D,),
-        "W_H": (D, m),
-        "b_H": (m,),
-        "W_C": (m, C),
-        "b_C": (C,),
-    }
-    spec: Any = {k: jax.ShapeDtypeStruct(v, jnp.float64) for k, v in listed.items()}
-    return Weights(**spec)
+def shapes(
+    *, rows: int, positions: int, num_layers: int, num_heads: int, width: int, hidden: int
+) -> Weights:
+    """Shapes of all weights; ``rows`` is the size of the vocabulary or of a token vector."""
+    L, H, D, m, C, k = num_layers, num_heads, width, hidden, 2, width // num_heads
+    scores, bias = (L, H, D, k), (L, H, k)
+    listed: Any = dict(
+        E=(rows, D), P=(positions, D),
+        W_Q=scores, W_K=scores, W_V=scores, W_O=(L, H, k, D),
+        b_Q=bias, b_K=bias, b_V=bias, b_O=(L, D),
+        W_1=(L, D, m), b_1=(L, m), W_2=(L, m, D), b_2=(L, D),
+        gain=(L, 2, D), shift=(L, 2, D), last_gain=(D,), last_shift=(D,),
+        W_H=(D, m), b_H=(m,), W_C=(m, C), b_C=(C,),
+    )  # fmt: skip
+    return Weights(**listed)
 
 
 def waves(places: Float[Array, " n"], width: int) -> Float[Array, "n width"]:
@@ -154,69 +130,67 @@ def _norm(x: Float[Array, "n D"], gain: Array, shift: Array) -> Float[Array, "n 
     return centred * scale * gain[None] + shift[None]
 
 
-def embedded(params: Weights, x: Float[Array, "n d"], sizes: Sizes) -> tuple[Array, Array | None]:
+def _embedded(
+    params: Weights, x: Float[Array, "n d"], design: Design
+) -> tuple[Float[Array, "n D"], Float[Array, " n"] | None]:
     """Token vectors with positions, and the mask of padding."""
     P = params.P[: len(x)]
-    if not sizes.vocabulary:
+    if not design.vocabulary:
         return x @ params.E + P, None
     tokens = x[:, 0].astype(jnp.int32)
     return params.E[tokens] + P, (tokens > 0).astype(x.dtype)
 
 
-def attended(
+def _attended(
     params: Weights, x: Float[Array, "n D"], mask: Array | None, form: Form, index: int
 ) -> tuple[Float[Array, "H n n"], Float[Array, "n D"]]:
-    """Attention weights of one layer, and what its heads hand on."""
+    """Attention weights of one layer, and its output."""
 
     def heads(W: Array, b: Array) -> Float[Array, "H n k"]:
         return jnp.einsum("nD,HDk->Hnk", x, W[index]) + b[index][:, None]
 
     Q, K = heads(params.W_Q, params.b_Q), heads(params.W_K, params.b_K)
-    S = form.kernel(Q, K, form.bandwidth, mask)
+    S = form.kernel.weights(Q, K, form.bandwidth, mask)
     mixed = S @ heads(params.W_V, params.b_V)
     return S, jnp.einsum("Hnk,HkD->nD", mixed, params.W_O[index]) + params.b_O[index][None]
 
 
 def layer_inputs(
-    params: Weights, x: Float[Array, "n d"], sizes: Sizes, form: Form
+    params: Weights, x: Float[Array, "n d"], design: Design
 ) -> tuple[list[tuple[Array, Array]], Array, Array | None]:
     """For each layer its attention weights and the tokens that they mix; the end; the mask."""
-    x, mask = embedded(params, x, sizes)
+    x, mask = _embedded(params, x, design)
     seen = []
-    for index in range(sizes.num_layers):
+    for index in range(len(params.W_Q)):
         gain, shift = params.gain[index], params.shift[index]
-        z = _norm(x, gain[0], shift[0]) if sizes.norm else x
-        S, out = attended(params, z, mask, form, index)
+        z = _norm(x, gain[0], shift[0]) if design.norm else x
+        S, out = _attended(params, z, mask, design.form, index)
         seen.append((S, z))
-        x = sizes.residual * x + out
-        z = _norm(x, gain[1], shift[1]) if sizes.norm else x
+        x = design.residual * x + out
+        z = _norm(x, gain[1], shift[1]) if design.norm else x
         hidden = jax.nn.gelu(z @ params.W_1[index] + params.b_1[index][None], approximate=False)
         out = hidden @ params.W_2[index] + params.b_2[index][None]
-        x = sizes.residual * x + out
+        x = design.residual * x + out
     return seen, x, mask
 
 
-def transformer(sizes: Sizes, form: Form, *, at_once: int | None = None) -> Model:
-    """The classifier as a model: one sequence in, a score for each class out."""
-
-    def apply(params: Weights, x: Float[Array, "n d"]) -> Float[Array, " C"]:
-        _, x, mask = layer_inputs(params, x, sizes, form)
-        x = _norm(x, params.last_gain, params.last_shift) if sizes.norm else x
-        x = x if mask is None else x * mask[:, None]
-        pooled = jnp.mean(x, axis=0)
-        hidden = jax.nn.relu(pooled @ params.W_H + params.b_H)
-        return hidden @ params.W_C + params.b_C
-
-    return Model(shapes(sizes), apply, at_once)
+def class_scores(params: Weights, x: Float[Array, "n d"], design: Design) -> Float[Array, " C"]:
+    """One sequence in, a score for each class out."""
+    _, x, mask = layer_inputs(params, x, design)
+    x = _norm(x, params.last_gain, params.last_shift) if design.norm else x
+    x = x if mask is None else x * mask[:, None]
+    pooled = jnp.mean(x, axis=0)
+    hidden = jax.nn.relu(pooled @ params.W_H + params.b_H)
+    return hidden @ params.W_C + params.b_C
 
 
 def last_features(
-    params: Weights, X: Float[Array, "N n d"], sizes: Sizes, form: Form
+    params: Weights, X: Float[Array, "N n d"], design: Design
 ) -> Float[Array, "R C"]:
-    r"""$B=[S_1X|\dots|S_HX]$ of the last layer, $X$ what enters its attention."""
+    r"""$B=[S_1X|\dots|S_HX]$ of the last layer, $X$ the tokens that enter its attention."""
 
     def one(x: Float[Array, "n d"]) -> Float[Array, "n C"]:
-        S, z = layer_inputs(params, x, sizes, form)[0][-1]
+        S, z = layer_inputs(params, x, design)[0][-1]
         return jnp.einsum("Hnm,mD->nHD", S, z).reshape(len(z), -1)
 
     rows = jax.vmap(one)(X)

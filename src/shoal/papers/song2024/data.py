@@ -8,16 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import pathfinder, problems, reviews
-from shoal._typing import Array, Float
+from shoal._typing import Array, Float, PRNGKeyArray
 from shoal.errors import InputError
-from shoal.experiments import data_key
 from shoal.files import cache_folder
-from shoal.papers.song2024 import layer
-from shoal.papers.song2024.layer import Weights
+from shoal.models import predict
+from shoal.papers.song2024.layer import Weights, values
 from shoal.problems import Problem
 
 REAL = ("digits", "imdb", "rotten_tomatoes", "pathfinder")
-SIDE = 32  # of a Pathfinder image
+SIDE = 32
+"""Pixels along a side of a Pathfinder image."""
 
 
 class Labelled(NamedTuple):
@@ -31,19 +31,16 @@ class Labelled(NamedTuple):
 
 
 def sizes_of(setting: Any) -> dict[str, int]:
-    """Tokens and numbers a token that a real problem has."""
+    """Number of tokens, and of numbers in a token, of a real problem."""
     if setting.problem == "digits":
         return {"num_tokens": 8, "dim": 8}
     if setting.problem == "pathfinder":
-        _require_patch(setting.patch)
+        if SIDE % setting.patch:
+            given = f"patch={setting.patch}"
+            msg = f"{given} does not divide Pathfinder's side of {SIDE}; try 1, 2, 4 or 8."
+            raise InputError(msg)
         return {"num_tokens": (SIDE // setting.patch) ** 2, "dim": setting.patch**2}
     return {"num_tokens": 256, "dim": 1}
-
-
-def _require_patch(patch: int) -> None:
-    if SIDE % patch:
-        msg = f"patch={patch} does not divide Pathfinder's side of {SIDE}; try 1, 2, 4 or 8."
-        raise InputError(msg)
 
 
 def check(setting: Any, problem: Problem, vocabulary: int) -> None:
@@ -63,12 +60,14 @@ def check(setting: Any, problem: Problem, vocabulary: int) -> None:
         raise InputError(msg)
 
 
+# ---------------------------------------------------------------------------------- real data
+
+
 def labelled(setting: Any) -> Labelled:
     """The real data of a setting (kept, since training and held-out data come from one split)."""
     return _labelled(
         setting.problem,
-        setting.num_samples,
-        setting.test_samples,
+        (setting.num_samples, setting.test_samples),
         setting.num_tokens,
         setting.patch,
         setting.difficulty,
@@ -80,27 +79,30 @@ def labelled(setting: Any) -> Labelled:
 @functools.lru_cache(maxsize=4)
 def _labelled(
     problem: str,
-    num_train: int,
-    num_test: int,
+    counts: tuple[int, int],
     length: int,
     patch: int,
     difficulty: str,
     classes: str,
     seed: int,
 ) -> Labelled:
-    if problem in reviews.SOURCES:
-        found = reviews.reviews(problem)
-        train, test = reviews.split(found.labels, num_train, num_test, seed)
-        tokens = [
-            reviews.byte_tokens([found.texts[i] for i in part], length) for part in (train, test)
-        ]
-        return _joined(tokens[0], found.labels[train], tokens[1], found.labels[test])
     if problem == "pathfinder":
-        return _pictures(num_train, num_test, patch, difficulty, seed)
-    return _digit_rows(num_train, num_test, classes, seed)
+        return _pictures(*counts, patch, difficulty, seed)
+    if problem == "digits":
+        images, digits = problems.handwritten_digits()
+        negative, positive = problems.two_classes(classes, np.unique(digits))
+        keep = np.flatnonzero((digits == negative) | (digits == positive))
+        rows, labels = images[keep], (digits[keep] == positive).astype(int)
+        train, test = reviews.split(labels, *counts, seed)
+        return Labelled(rows[train], labels[train], rows[test], labels[test], 0)
+    found = reviews.reviews(problem)
+    parts = reviews.split(found.labels, *counts, seed)
+    tokens = [reviews.byte_tokens([found.texts[i] for i in part], length) for part in parts]
+    labels = [found.labels[part] for part in parts]
+    return _numbered(tokens[0], labels[0], tokens[1], labels[1])
 
 
-def _joined(
+def _numbered(
     train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray
 ) -> Labelled:
     """Token numbers as sequences of one number each."""
@@ -111,72 +113,72 @@ def _joined(
 
 def _pictures(num_train: int, num_test: int, patch: int, difficulty: str, seed: int) -> Labelled:
     made = pathfinder.dataset(num_train + num_test, difficulty, seed, cache_folder() / "pathfinder")
+    labels = made.labels[num_test:], made.labels[:num_test]
     if patch == 1:
         pixels = made.images.reshape(len(made.images), -1).astype(np.int32) + 1
-        return _joined(
-            pixels[num_test:], made.labels[num_test:], pixels[:num_test], made.labels[:num_test]
-        )
+        return _numbered(pixels[num_test:], labels[0], pixels[:num_test], labels[1])
     pieces = np.asarray(problems.patches(jnp.asarray(made.images / 255.0, float), patch))
-    return Labelled(
-        pieces[num_test:], made.labels[num_test:], pieces[:num_test], made.labels[:num_test], 0
-    )
-
-
-def _digit_rows(num_train: int, num_test: int, classes: str, seed: int) -> Labelled:
-    images, digits = problems.handwritten_digits()
-    negative, positive = problems.two_classes(classes, np.unique(digits))
-    keep = np.flatnonzero((digits == negative) | (digits == positive))
-    train, test = reviews.split((digits[keep] == positive).astype(int), num_train, num_test, seed)
-    labels = (digits[keep] == positive).astype(int)
-    rows = images[keep]
-    return Labelled(rows[train], labels[train], rows[test], labels[test], 0)
-
-
-# ----------------------------------------------------------------------------------- problems
+    return Labelled(pieces[num_test:], labels[0], pieces[:num_test], labels[1], 0)
 
 
 def classified(setting: Any, *, held_out: bool) -> Problem | None:
     """Training or held-out data for the classifier: token numbers or vectors, and class numbers."""
     found = labelled(setting)
-    if held_out:
-        if not len(found.test):
-            return None
-        return Problem(jnp.asarray(found.test, float), jnp.asarray(found.test_labels, float))
-    return Problem(jnp.asarray(found.train, float), jnp.asarray(found.train_labels, float))
+    X, y = (found.test, found.test_labels) if held_out else (found.train, found.train_labels)
+    return Problem(jnp.asarray(X, float), jnp.asarray(y, float)) if len(X) else None
 
 
-def embedded(setting: Any) -> Problem:
+def embedded(setting: Any, key: PRNGKeyArray) -> Problem:
     r"""Real data for the layer: frozen random embeddings with positions, labels $\pm1$ in each row.
 
     Bytes become $E[\mathrm{byte}] + P[\mathrm{position}]$: such additive embeddings have at most
     (distinct bytes) + n - 1 independent rows, whatever their dimension.
     """
     found = labelled(setting)
-    key = jax.random.fold_in(data_key(setting), 1)
     if found.vocabulary:
         tokens = jax.nn.one_hot(found.train[..., 0], found.vocabulary, dtype=float)
     else:
         tokens = jnp.asarray(found.train, float)
-    X = problems.patch_embedding(key, tokens, setting.dim)
+    X = problems.patch_embedding(jax.random.fold_in(key, 1), tokens, setting.dim)
     y = jnp.asarray(2.0 * found.train_labels - 1, float)
     return Problem(X, jnp.broadcast_to(y[:, None, None], (*X.shape[:2], setting.out_dim)))
 
 
-def synthetic(setting: Any, teacher: Any) -> Problem:
-    """Gaussian tokens with Gaussian targets, or those of a teacher (a model and its weights)."""
-    key_X, key_y = jax.random.split(data_key(setting))
-    X = problems.gaussian_tokens(key_X, setting.num_samples, setting.num_tokens, setting.dim)
-    if setting.tokens == "unit":
-        X = problems.unit_tokens(X)
-    elif setting.tokens == "scaled":
-        X = X / setting.dim**0.5
+# ----------------------------------------------------------------------------- synthetic data
+
+
+def synthetic(setting: Any, key: PRNGKeyArray, own: Weights) -> Problem:
+    """Gaussian (or identity) tokens with the targets that ``labels`` names.
+
+    ``own`` are the weights of the seed whose number is ``data_seed``: a mixture mixes their values,
+    and a ``query`` teacher has their keys and values.
+    """
+    key_X, key_y = jax.random.split(key)
+    X = _tokens(setting, key_X)
     shape = (*X.shape[:2], setting.out_dim)
     if setting.labels == "gaussian":
         return Problem(X, setting.label_scale * jax.random.normal(key_y, shape, float))
-    network, init = teacher
-    weights = init(key_y, network.spec)
-    Y = jax.vmap(network.apply, in_axes=(None, 0))(weights, X)
+    if setting.labels == "mixture":
+        count = setting.num_tokens
+        shares = jax.random.dirichlet(key_y, jnp.full(count, 5.0), shape[:2])
+        U = jax.vmap(lambda x: jnp.sum(values(own, x), axis=0))(X)
+        return Problem(X, setting.row_sum * shares @ U)
+    teacher = setting.replace(kernel=setting.teacher_kernel or setting.kernel)
+    if setting.labels == "query":
+        weights = own._replace(W_Q=teacher.weights(key_y).W_Q)
+        return Problem(X, predict(teacher.network(), weights, X))
+    teacher = teacher.replace(init="gaussian", value_scale=1.0, output_scale=1.0)
+    Y = predict(teacher.network(), teacher.weights(key_y), X)
     return Problem(X, Y * (setting.label_scale / jnp.sqrt(jnp.mean(Y**2))))
+
+
+def _tokens(setting: Any, key: PRNGKeyArray) -> Float[Array, "N n d"]:
+    if setting.tokens == "identity":
+        return jnp.tile(jnp.eye(setting.num_tokens), (setting.num_samples, 1, 1))
+    X = problems.gaussian_tokens(key, setting.num_samples, setting.num_tokens, setting.dim)
+    if setting.tokens == "unit":
+        return problems.unit_tokens(X)
+    return X / setting.dim**0.5 if setting.tokens == "scaled" else X
 
 
 # -------------------------------------------------------------------------------- the trap E1
@@ -187,17 +189,25 @@ TRAP_TARGET, TRAP_QUERY = 0.3, 2.0
 
 
 def trap() -> Problem:
-    """Four tokens, the identity: every query is free, and one number is to be hit."""
-    X: Float[Array, "N n d"] = jnp.eye(4)[None]
-    return Problem(X, jnp.full((1, 4, 1), TRAP_TARGET))
+    """Four tokens, the identity: every query is free, and all have to reach the same number."""
+    return Problem(jnp.eye(4)[None], jnp.full((1, 4, 1), TRAP_TARGET))
 
 
-def trap_weights() -> Weights:
-    """The start from which softmax runs into a strict local minimum and the Gaussian does not."""
+def trap_weights(key: PRNGKeyArray | None = None) -> Weights:
+    """The start from which softmax runs into a strict local minimum and the Gaussian does not.
+
+    With a key, a neighbour of it: keys, values and queries moved a little.
+    """
+    keys, values, query = jnp.array(TRAP_KEYS), jnp.array(TRAP_VALUES), jnp.asarray(TRAP_QUERY)
+    if key is not None:
+        a, b, c = jax.random.split(key, 3)
+        keys = keys + 0.03 * jax.random.normal(a, (4,))
+        values = values * (1 + 0.03 * jax.random.normal(b, (4,)))
+        query = query + jax.random.uniform(c, (), minval=-0.5, maxval=1.0)
     column = (1, 4, 1)
-    return layer.Weights(
-        W_Q=jnp.full(column, TRAP_QUERY),
-        W_K=jnp.array(TRAP_KEYS).reshape(column),
-        W_V=jnp.array(TRAP_VALUES).reshape(column),
+    return Weights(
+        W_Q=jnp.broadcast_to(query, column),
+        W_K=keys.reshape(column),
+        W_V=values.reshape(column),
         W_O=jnp.ones((1, 1, 1)),
     )

@@ -12,11 +12,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from shoal import attention as kernels
 from shoal._typing import Any, Array, Callable, Float, Scalar
 from shoal.linalg import norm_op
-from shoal.models import Model
-
-Kernel = Callable[..., Array]
 
 
 class Weights(NamedTuple):
@@ -28,14 +26,28 @@ class Weights(NamedTuple):
     W_O: Float[Array, "H v p"]
 
 
-class Sizes(NamedTuple):
-    """Shapes of the weights."""
+class Kernel(NamedTuple):
+    """Attention weights as a function of queries and keys, and what is known of them."""
 
-    num_heads: int
-    dim: int
-    key_dim: int
-    value_dim: int
-    out_dim: int
+    weights: Callable[..., Array]
+    products: bool  # Scores are products $q^\top k/\sqrt d$; else distances over the bandwidth.
+    normalised: bool  # A row sums to one.
+    largest: Callable[[int], float | None] = lambda _: 1.0  # Largest weight of n; None: no limit.
+
+
+KERNELS = {
+    "softmax": Kernel(kernels.softmax_kernel, products=True, normalised=True),
+    "gaussian": Kernel(kernels.gaussian_kernel, products=False, normalised=False),
+    "normalised_gaussian": Kernel(
+        kernels.normalised_gaussian_kernel, products=False, normalised=True
+    ),
+    "mean_gaussian": Kernel(
+        kernels.mean_gaussian_kernel, products=False, normalised=False, largest=lambda n: 1 / n
+    ),
+    "exponential": Kernel(
+        kernels.exponential_kernel, products=True, normalised=False, largest=lambda _: None
+    ),
+}
 
 
 class Form(NamedTuple):
@@ -45,14 +57,6 @@ class Form(NamedTuple):
     bandwidth: Scalar
 
 
-def shapes(sizes: Sizes) -> Any:
-    """Shapes of all weights."""
-    H, D, k, v, p = sizes
-    listed = ((H, D, k), (H, D, k), (H, D, v), (H, v, p))
-    spec: Any = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in listed]
-    return Weights(*spec)
-
-
 def queries_and_keys(params: Weights, x: Float[Array, "n D"]) -> tuple[Array, Array]:
     """Queries and keys of every head, (H, n, k)."""
     return jnp.einsum("nD,HDk->Hnk", x, params.W_Q), jnp.einsum("nD,HDk->Hnk", x, params.W_K)
@@ -60,7 +64,7 @@ def queries_and_keys(params: Weights, x: Float[Array, "n D"]) -> tuple[Array, Ar
 
 def attention(params: Weights, x: Float[Array, "n D"], form: Form) -> Float[Array, "H n n"]:
     """Attention weights $S_h$ of one sequence."""
-    return form.kernel(*queries_and_keys(params, x), form.bandwidth)
+    return form.kernel.weights(*queries_and_keys(params, x), form.bandwidth)
 
 
 def values(params: Weights, x: Float[Array, "n D"]) -> Float[Array, "H n p"]:
@@ -68,13 +72,9 @@ def values(params: Weights, x: Float[Array, "n D"]) -> Float[Array, "H n p"]:
     return jnp.einsum("nD,HDp->Hnp", x, params.W_V @ params.W_O)
 
 
-def attention_layer(sizes: Sizes, form: Form) -> Model:
-    """The layer as a model: one sequence in, a row for each of its tokens out."""
-
-    def apply(params: Weights, x: Float[Array, "n D"]) -> Float[Array, "n p"]:
-        return jnp.einsum("Hnm,Hmp->np", attention(params, x, form), values(params, x))
-
-    return Model(shapes(sizes), apply)
+def outputs(params: Weights, x: Float[Array, "n D"], form: Form) -> Float[Array, "n p"]:
+    """The layer's output: one row for each token of a sequence."""
+    return jnp.einsum("Hnm,Hmp->np", attention(params, x, form), values(params, x))
 
 
 # ----------------------------------------------------------------------------------- matrices
@@ -103,21 +103,21 @@ def value_matrix(params: Weights, X: Float[Array, "N n D"], form: Form) -> Float
 
 
 def query_jacobians(
-    params: Weights, X: Float[Array, "N n D"], form: Form, *, softmax: bool
+    params: Weights, X: Float[Array, "N n D"], form: Form
 ) -> Float[Array, "N n p k"]:
     r"""$J_{ik}=\partial m_{ik}/\partial q_{ik}$ of a single head, in closed form.
 
     Softmax: $U^\top(\mathrm{diag}\,s-ss^\top)K/\sqrt d$. Gaussian:
-    $U^\top\mathrm{diag}(s)(K-\mathbf 1q^\top)/\tau$. Both subtract a mean from
-    $\sum_js_ju_jk_j^\top$.
+    $U^\top\mathrm{diag}(s)(K-\mathbf 1q^\top)/\tau$. All kernels subtract a centre from the keys
+    of $\sum_js_ju_jk_j^\top$: their mean if rows are normalised, else the query (distances) or 0.
     """
 
     def one(x: Float[Array, "n D"]) -> Float[Array, "n p k"]:
         Q, K = (z[0] for z in queries_and_keys(params, x))
         S, U = attention(params, x, form)[0], values(params, x)[0]
         moment = jnp.einsum("nm,mp,mk->npk", S, U, K)
-        centre = S @ K if softmax else Q
-        scale = K.shape[-1] ** 0.5 if softmax else form.bandwidth
+        centre = S @ K if form.kernel.normalised else 0 * Q if form.kernel.products else Q
+        scale = K.shape[-1] ** 0.5 if form.kernel.products else form.bandwidth
         return (moment - jnp.einsum("np,nk->npk", S @ U, centre)) / scale
 
     return jax.vmap(one)(X)

@@ -1,4 +1,4 @@
-r"""The hidden units of wu2023: of a step, and of a tangent kernel; by formulas or a kernel in C.
+r"""The hidden units of wu2023, in a step and in a tangent kernel: by formulas or by code in C.
 
 For attended tokens $u_i$ of $N$ sequences, units $W_k$ and their weighted selves $A_k$:
 
@@ -7,8 +7,8 @@ $$ m_{ik}=1[W_k\cdot u_i>0],\quad g_i=\sum_km_{ik}A_k. $$
 A step, where $u_i=\sum_jB_{ij}x_j$, needs $e_n=\sum_{i\in n}g_i\cdot u_i-y_n$,
 $P_k=\sum_{n,i}m_{ik}e_nu_i$ and, for the scores, $R=\sum_nX^\top S_nX$ with $S_n$ what softmax
 pulls back of $2e_ng_i\cdot x_j$. A tangent kernel needs $J_{nk}=w_k\sum_{i\in n}m_{ik}u_i$,
-$F_{nk}=\sum_{i\in n}(W_k\cdot u_i)_+$ and $g_i$ for $A_k=w_kW_k$. The formulas are what the code
-in C is tested against.
+$F_{nk}=\sum_{i\in n}(W_k\cdot u_i)_+$ and $g_i$ for $A_k=w_kW_k$. Tests compare the C code with
+the formulas.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from shoal import native
 from shoal._typing import Any, Array, Float
 from shoal.attention import softmax_pullback
-from shoal.trees import in_pieces
+from shoal.trees import padded_chunks
 
 SOURCE = Path(__file__).with_suffix(".c")
 Answers = tuple[Float[Array, "m d"], Float[Array, " N"], Float[Array, "d d"]]
@@ -34,15 +34,15 @@ def hidden_units(
     y: Float[Array, " N"],
     held: int,
 ) -> Answers:
-    """$P$, $e$ and $R$: in C, if that can be had and takes ``held`` numbers or less."""
+    """$P$, $e$ and $R$: by C code, if it is available and needs at most ``held`` numbers."""
     shapes = W.shape, y.shape, (X.shape[2],) * 2
     found = _called("hidden_units", shapes, held, X, W, A, y, B)
     return by_formula(X, B, W, A, y, held) if found is None else found
 
 
 def _called(handler: str, shapes: tuple, held: int, U: Array, W: Array, *rest: Array) -> Any:
-    """What the C code answers; None if it cannot be had, or needs more room than ``held``."""
-    kind = jnp.result_type(U, W, *rest)  # the code takes what it is given for numbers of one kind
+    """The C code's answer; None if it is not available or needs more than ``held`` numbers."""
+    kind = jnp.result_type(U, W, *rest)  # the C code expects one dtype
     given = [x.astype(kind) for x in (U, W, *rest)]
     found = native.kernel(SOURCE, handler, str(kind))
     if found is None:
@@ -65,7 +65,7 @@ def by_formula(
     y: Float[Array, " N"],
     held: int,
 ) -> Answers:
-    """The same by matrix products. The mask lies width first: two of them run along its rows."""
+    """The same by matrix products. The mask has the width first: two products run along its rows."""
     N, n, d = X.shape
 
     def some(X: Float[Array, "b n d"], B: Float[Array, "b n n"], y: Float[Array, " b"]) -> Answers:
@@ -80,18 +80,18 @@ def by_formula(
         back = softmax_pullback(B, dU @ X.transpose(0, 2, 1)) @ X
         return P, e, X.reshape(-1, d).T @ back.reshape(-1, d)
 
-    at_once = max(1, min(N, held // (n * len(W))))
-    if at_once == N:
+    batch_size = max(1, min(N, held // (n * len(W))))
+    if batch_size == N:
         return some(X, B, y)
 
-    # a sample of zeros has no error, so what fills the last piece adds nothing
-    def add(total: tuple[Array, Array], piece: tuple) -> tuple[tuple[Array, Array], Array]:
-        P, e, R = some(*piece)
+    # a sample of zeros has no error, so padding of the last chunk adds nothing
+    def add(total: tuple[Array, Array], chunk: tuple) -> tuple[tuple[Array, Array], Array]:
+        P, e, R = some(*chunk)
         return (total[0] + P, total[1] + R), e
 
-    pieces = tuple(in_pieces(array, at_once) for array in (X, B, y))
+    chunks = tuple(padded_chunks(array, batch_size) for array in (X, B, y))
     zero = jnp.zeros_like(W), jnp.zeros((d, d), X.dtype)
-    (P, R), e = jax.lax.scan(add, zero, pieces)
+    (P, R), e = jax.lax.scan(add, zero, chunks)
     return P, e.reshape(-1)[:N], R
 
 
@@ -101,7 +101,7 @@ Rows = tuple[Float[Array, "N m d"], Float[Array, "N m"], Float[Array, "N n d"]]
 def hidden_rows(
     U: Float[Array, "N n d"], W: Float[Array, "m d"], w: Float[Array, " m"], held: int
 ) -> Rows:
-    """$J$, $F$ and $g$, in C if that can be had and takes ``held`` numbers or less."""
+    """$J$, $F$ and $g$: by C code, if it is available and needs at most ``held`` numbers."""
     shapes = (len(U), *W.shape), (len(U), len(W)), U.shape
     found = _called("hidden_rows", shapes, held, U, W, w[:, None] * W, w)
     return rows_by_formula(U, W, w) if found is None else found

@@ -3,7 +3,7 @@ r"""The tangent kernel as the width grows.
 With $\tau_0 = d_m^{-p}$, $p>\tfrac12$, attention becomes uniform and the kernel deterministic
 (section 10 of ``docs/theory/wu2023.md``). With $p=\tfrac12$ the product $\tau_0W_Q^\top W_K$ tends
 to a matrix $G$ of independent Gaussians of variance $\eta_Q\eta_K$: logits, and with them the
-kernel, stay *random* at any width, so there is no kernel to converge to across seeds, only a
+kernel, stay *random* at any width, so across seeds there is no limit kernel, only a limit
 distribution.
 """
 
@@ -12,20 +12,15 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from shoal._typing import Array, Float, PRNGKeyArray
 from shoal.attention import softmax
-from shoal.papers.wu2023.encoder import Scales
+from shoal.errors import InputError
+from shoal.lab.engine import per_start
+from shoal.lab.setup import Setup
+from shoal.papers.wu2023.model import Scales, Variances
 from shoal.theory.arccosine import gated_covariance, relu_kernel, step_kernel
-
-
-class Variances(NamedTuple):
-    """Variances of the entries at the start (``eta`` in the paper)."""
-
-    W_Q: float
-    W_K: float
-    W_V: float
-    w_O: float
 
 
 class RandomKernel(NamedTuple):
@@ -136,3 +131,18 @@ def relative_distance(
     r"""$\lVert K - K_\infty\rVert_F / \lVert K_\infty\rVert_F$ of the whole kernel."""
     goal = total(limit)
     return jnp.linalg.norm(total(blocks) - goal) / jnp.linalg.norm(goal)
+
+
+def _distance(setup: Setup) -> Float[Array, ""]:
+    setting = setup.setting
+    limit = uniform_limit(setup.inputs, setting.variances(), setting.scales(), setting.width)
+    return relative_distance(setting.block_kernels(setup)(setup.params0), limit)
+
+
+def distances_to_limit(setup: Setup) -> np.ndarray:
+    r"""For every seed, the relative distance of the initial kernel to its limit ($p>1/2$)."""
+    p = setup.setting.score_exponent
+    if p <= 0.5:
+        msg = f"score_exponent={p}: only above 1/2 is there a fixed limit (limits.random_limit)."
+        raise InputError(msg)
+    return per_start(setup, _distance)

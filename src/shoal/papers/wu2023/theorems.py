@@ -1,7 +1,8 @@
 r"""Theorems A, B and C: when training provably finds zero loss, and how wide is wide enough.
 
-They are ours, after the route of Wu et al. (2023), Theorem 1; proofs and worked numbers stand in
-``docs/theory/wu2023.md``, whose letters are used here:
+They are ours, after the route of Wu et al. (2023), Theorem 1, whose own constants are not certified
+(the full text was not available to us). Proofs and worked numbers are in ``docs/theory/wu2023.md``;
+its letters are used here:
 
 | letter | is |
 |---|---|
@@ -12,58 +13,56 @@ They are ours, after the route of Wu et al. (2023), Theorem 1; proofs and worked
 | $\lambda_*$, $\delta_*$ | bound of the norm of a block along the whole run; radius of its ball |
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import functools
 
 import jax
 import jax.numpy as jnp
 
 from shoal._typing import Array, Float, Scalar
 from shoal.certificates import RTOL, Certificate, Inequality, share_lost
-from shoal.diagnostics.layers import feature_matrix
+from shoal.lab.setup import Setup
+from shoal.lab.theorem import ANY_METHOD
 from shoal.linalg import norm_fro, norm_op, rank_tolerance, singular_values
 from shoal.methods import FLOW_RTOL
-from shoal.papers.wu2023.encoder import Scales, Weights, attention, features
-from shoal.problems import Problem
+from shoal.papers.wu2023.model import HIDDEN, PAPER, attention, feature_matrix
 from shoal.theory.arccosine import relu_kernel
 from shoal.training import Trajectory
 
 Numbers = dict[str, Float[Array, ""]]
 
 SAFETY = 1 - 4 * RTOL
-"""The largest allowed step, moved inward so that float64 can tell that it is allowed."""
+"""Factor of the largest allowed step, so that float64 can decide that it is allowed."""
+FAILURE = 0.01
+"""Probability with which theorem C may be wrong about weights drawn at random."""
+RECORDED = ("movement", "feature_sigma_min", "feature_norm")
+SOURCE = "ours, after the route of Wu et al. (2023), Theorem 1; proof in docs/theory/wu2023.md"
 
 
-class Start(NamedTuple):
-    """What the theorems need to know of the beginning of a run."""
-
-    problem: Problem
-    params0: Weights
-    scales: Scales
-    ratio: Scalar  # r
+# --------------------------------------------------------------------------------------- constants
 
 
-def start_constants(start: Start) -> Numbers:
-    """Measure everything that does not depend on which theorem is asked."""
-    X, y = start.problem.X, start.problem.y
-    scales, params0 = start.scales, start.params0
+def start_constants(setup: Setup) -> Numbers:
+    """Everything that does not depend on the theorem."""
+    X, y, params0, scales = setup.inputs, setup.targets, setup.params0, setup.setting.scales()
     N, n, _ = X.shape
-    F = feature_matrix(lambda p, x: features(p, x, scales), X)(params0)
+    F = feature_matrix(setup)(params0)
     sigma = singular_values(F)
-    apart = jnp.linalg.norm(X[:, :, None] - X[:, None], axis=-1)
+    distances = jnp.linalg.norm(X[:, :, None] - X[:, None], axis=-1)
     R = jnp.max(jnp.linalg.norm(X, axis=-1))
+    # frozen hidden weights move less than any ratio allows, so the largest ratio is the theorem's r
+    r = functools.reduce(jnp.maximum, [setup.step_ratios[name] for name in HIDDEN])
     return {
         "E_0": norm_fro(F @ params0.w_O - y),
         "alpha": sigma[-1] if F.shape[1] >= N else jnp.zeros(()),
         "alpha_resolution": rank_tolerance(F),
         "norm_F": sigma[0],
         "R": R,
-        "c_X": jnp.max(apart) ** 2 / 4,
+        "c_X": jnp.max(distances) ** 2 / 4,
         "rho": jnp.sqrt(N) * scales.output * scales.pool * n * R,
         "tau_0": jnp.asarray(scales.score),
         "tau_1": jnp.asarray(scales.output),
         "kappa": jnp.asarray(scales.pool),
-        "r": jnp.asarray(start.ratio, float),
+        "r": jnp.asarray(r, float),
         "q_0": norm_op(params0.W_Q),
         "k_0": norm_op(params0.W_K),
         "v_0": norm_op(params0.W_V),
@@ -109,9 +108,9 @@ def radii(c: Numbers, multiple: float) -> Numbers:
     }
 
 
-def descent_constants(start: Start) -> Numbers:
+def descent_constants(setup: Setup) -> Numbers:
     r"""Every constant of theorem A, the largest step (7+) and the basic step (7) included."""
-    c = start_constants(start)
+    c = start_constants(setup)
     c |= radii(c, 8.0)
     r, rho, alpha, E_0 = c["r"], c["rho"], c["alpha"], c["E_0"]
     # with E_0 = 0 nothing moves, and the conditions on movement are void
@@ -130,94 +129,35 @@ def descent_constants(start: Start) -> Numbers:
     }
 
 
-def flow_constants(start: Start) -> Numbers:
+def flow_constants(setup: Setup) -> Numbers:
     """Every constant of theorem B."""
-    c = start_constants(start)
+    c = start_constants(setup)
     c |= radii(c, 4.0)
     return c | {"c_5": jnp.where(c["E_0"] > 0, 8 * c["D"] * c["E_0"] / c["alpha"] ** 3, 0.0)}
 
 
-def largest_step(start: Start) -> Float[Array, ""]:
+def flow_is_certified(setup: Setup) -> Float[Array, ""]:
+    """Whether the start satisfies the hypotheses of theorem B: 1 or 0."""
+    c = flow_constants(setup)
+    return ((c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1) & (c["c_5"] < 1)).astype(float)
+
+
+def largest_step(setup: Setup) -> Float[Array, ""]:
     """The largest step size that theorem A allows; NaN if it allows none."""
-    c = descent_constants(start)
+    c = descent_constants(setup)
     allowed = (
         (c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1) & (c["c_5"] <= 1) & (c["c_6"] < 2)
     )
     return jnp.where(allowed, SAFETY * c["gamma_max"], jnp.nan)
 
 
-def theorem_a(
-    start: Start, step_size: Scalar, speeds: Mapping[str, Scalar], trajectory: Trajectory
-) -> Certificate:
-    r"""Gradient descent: $\ell_t\le(1-\gamma\alpha^2/4)^t\ell_0$, and the weights stay in balls.
-
-    With the large step (7+): $\gamma\le\chi/\varphi^2$, which needs $c_6<2$. A block that is frozen
-    moves less than the theorem allows, so only $w_O$ must be trained.
-    """
-    c = descent_constants(start)
-    rate = step_size * c["alpha"] ** 2 / 4
-    bound = (1 - rate) ** trajectory.step * c["E_0"] ** 2 / 2
-    moves = c["E_0"] > 0
-    return Certificate(
-        hypotheses=_common_hypotheses(c, speeds)
-        | {
-            "(5) features drift less than alpha/2: c_5 < 1": Inequality(c["c_5"], 1.0),
-            "(6) ReLU term: c_6 < 2": Inequality(c["c_6"], 2.0),
-            "(7+) step size: gamma < chi / phi^2": Inequality(
-                jnp.where(moves, step_size, 0.0), c["gamma_max"]
-            ),
-        },
-        conclusions=_common_conclusions(c, start, trajectory, bound),
-        constants=c | {"gamma": jnp.asarray(step_size, float)},
-        predicted_rate=rate,
-        measured_rate=share_lost(trajectory.risk, trajectory.step[-1]),
-    )
-
-
-def theorem_b(
-    start: Start, step_size: Scalar, speeds: Mapping[str, Scalar], trajectory: Trajectory
-) -> Certificate:
-    r"""Gradient flow: $\ell(t)\le e^{-\alpha^2t/2}\ell(0)$, and the weights stay in balls.
-
-    ``step_size`` is the time between two steps of the integrator's record. Needs neither the
-    condition (6) nor a step size. Rates are per unit of time.
-    """
-    c = flow_constants(start)
-    time = step_size * trajectory.step
-    rate = c["alpha"] ** 2 / 2
-    bound = jnp.exp(-rate * time) * c["E_0"] ** 2 / 2
-    return Certificate(
-        hypotheses=_common_hypotheses(c, speeds)
-        | {
-            "(5') features drift less than alpha/2: c_5' < 1": Inequality(c["c_5"], 1.0),
-            # a NaN, or a record too coarse for the integrator, says nothing: undecided
-            "the flow was integrated": Inequality(
-                jnp.where(
-                    jnp.all(jnp.isfinite(trajectory.risk)) & (step_size * c["phi"] ** 2 < 100),
-                    0.0,
-                    1.0,
-                ),
-                1.0,
-            ),
-        },
-        conclusions=_common_conclusions(c, start, trajectory, bound, 100 * FLOW_RTOL),
-        constants=c | {"time step": jnp.asarray(step_size, float)},
-        predicted_rate=rate,
-        measured_rate=-jnp.log(trajectory.risk[-1] / trajectory.risk[0]) / time[-1],
-    )
-
-
-FAILURE = 0.01
-"""Probability with which theorem C may be wrong about weights drawn at random."""
-
-
-def width_constants(start: Start, value_variance: Scalar) -> Numbers:
+def width_constants(setup: Setup, value_variance: Scalar) -> Numbers:
     r"""Every constant of theorem C: $\lambda$, $T$, $b$ and the width that suffices."""
-    X = start.problem.X
+    X, scales = setup.inputs, setup.setting.scales()
     N, n, d = X.shape
-    B = jax.vmap(lambda x: attention(start.params0, x, start.scales))(X)
+    B = jax.vmap(lambda x: attention(setup.params0, x, scales))(X)
     U = (B @ X).reshape(N * n, d)
-    kappa = start.scales.pool
+    kappa = scales.pool
     G = kappa**2 * jnp.sum(relu_kernel(U, U).reshape(N, n, N, n), axis=(1, 3))
     eigenvalues = jnp.linalg.eigvalsh(G)
     smallest = eigenvalues[0]
@@ -227,7 +167,7 @@ def width_constants(start: Start, value_variance: Scalar) -> Numbers:
     log_K = jnp.log(8 * jnp.sqrt(2.0) * T / smallest)
     b = jax.lax.fori_loop(0, 60, lambda _, b: log_K + jnp.log1p(b), 2 * log_K + 2)
     b = jnp.maximum(b, 1.0)
-    width = start.params0.W_V.shape[0]
+    width = jnp.asarray(setup.setting.units, float)
     needed = 8 * T * b / ((0.5 - 0.5 * jnp.log(2.0)) * smallest) * jnp.log(N / FAILURE)
     return {
         "lambda": smallest,
@@ -236,21 +176,86 @@ def width_constants(start: Start, value_variance: Scalar) -> Numbers:
         "b": b,
         "p": jnp.asarray(FAILURE),
         "eta_V": jnp.asarray(value_variance, float),
-        "width": jnp.asarray(float(width)),
+        "width": width,
         "width needed": needed,
-        "bound": start.scales.output**2 * jnp.asarray(value_variance) * width * smallest / 4,
+        "bound": scales.output**2 * jnp.asarray(value_variance) * width * smallest / 4,
     }
 
 
-def theorem_c(start: Start, value_variance: Scalar) -> Certificate:
-    r"""Wide enough, the features are independent: $\sigma_N(F)^2\ge\tau_1^2\eta_Vd_m\lambda/4$.
+# ---------------------------------------------------------------------------------------- theorems
 
-    With probability 0.99 over rows of $W_V$ drawn independently from $N(0, \eta_VI)$, given the
-    attention; ``value_variance`` is $\eta_V$, NaN if the rows were not drawn so. Says nothing of
-    training. One draw in a hundred may come out violated without the theorem being wrong.
+
+@PAPER.theorem(method="gd", probes=RECORDED, source=SOURCE, largest_step=largest_step)
+def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
+    r"""Gradient descent: the loss falls at least like (1 - step * alpha^2 / 4)^t, the weights stay
+    in small balls and the features stay independent.
+
+    $$ \ell_t\le(1-\gamma\alpha^2/4)^t\,\ell_0 $$
+
+    With the large step (7+): $\gamma\le\chi/\varphi^2$, which needs $c_6<2$. A block that is frozen
+    moves less than the theorem allows, so only $w_O$ must be trained.
+    """  # noqa: D205
+    c, step_size = descent_constants(setup), setup.step_size
+    rate = step_size * c["alpha"] ** 2 / 4
+    bound = (1 - rate) ** run.step * c["E_0"] ** 2 / 2
+    return Certificate(
+        hypotheses=_common_hypotheses(c, setup)
+        | {
+            "(5) features drift less than alpha/2: c_5 < 1": Inequality(c["c_5"], 1.0),
+            "(6) ReLU term: c_6 < 2": Inequality(c["c_6"], 2.0),
+            "(7+) step size: gamma < chi / phi^2": Inequality(
+                jnp.where(c["E_0"] > 0, step_size, 0.0), c["gamma_max"]
+            ),
+        },
+        conclusions=_common_conclusions(c, setup, run, bound),
+        constants=c | {"gamma": jnp.asarray(step_size, float)},
+        predicted_rate=rate,
+        measured_rate=share_lost(run.risk, run.step[-1]),
+        curves={"proved bound": bound},
+    )
+
+
+@PAPER.theorem(method="flow", probes=RECORDED, source=SOURCE)
+def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
+    r"""Gradient flow: the loss falls at least like exp(-alpha^2 t / 2).
+
+    The weights stay in balls. The step size is the time between two steps of the integrator's
+    record. Needs neither the condition (6) nor a bound on the step. Rates are per unit of time.
     """
-    c = width_constants(start, value_variance)
-    alpha = start_constants(start)["alpha"]
+    c, step_size = flow_constants(setup), setup.step_size
+    time = step_size * run.step
+    rate = c["alpha"] ** 2 / 2
+    bound = jnp.exp(-rate * time) * c["E_0"] ** 2 / 2
+    integrated = jnp.all(jnp.isfinite(run.risk)) & (step_size * c["phi"] ** 2 < 100)
+    return Certificate(
+        hypotheses=_common_hypotheses(c, setup)
+        | {
+            "(5') features drift less than alpha/2: c_5' < 1": Inequality(c["c_5"], 1.0),
+            # a NaN, or a record too coarse for the integrator, decides nothing
+            "the flow was integrated": Inequality(jnp.where(integrated, 0.0, 1.0), 1.0),
+        },
+        conclusions=_common_conclusions(c, setup, run, bound, 100 * FLOW_RTOL),
+        constants=c | {"time step": jnp.asarray(step_size, float)},
+        predicted_rate=rate,
+        measured_rate=-jnp.log(run.risk[-1] / run.risk[0]) / time[-1],
+        curves={"proved bound": bound},
+    )
+
+
+@PAPER.theorem(method=ANY_METHOD, source="ours; proof in docs/theory/wu2023.md")
+def theorem_c(setup: Setup, run: Trajectory | None) -> Certificate:  # noqa: ARG001
+    r"""Width: with probability 0.99 over Gaussian W_V, the initial features are independent once
+    the width exceeds an explicit number.
+
+    $$ \sigma_N(F)^2\ge\tau_1^2\eta_Vd_m\lambda/4 $$
+
+    The rows of $W_V$ are drawn independently from $N(0, \eta_VI)$, given the attention; weights
+    that were not drawn so fail the first hypothesis. Says nothing about training. One draw in a
+    hundred may come out violated without the theorem being wrong.
+    """  # noqa: D205
+    drawn = setup.from_init and setup.setting.init != "orthogonal"
+    c = width_constants(setup, setup.setting.variances().W_V if drawn else float("nan"))
+    alpha = start_constants(setup)["alpha"]
     return Certificate(
         hypotheses={
             "rows of W_V are independent Gaussians: 0 < eta_V": Inequality(0.0, c["eta_V"]),
@@ -261,14 +266,12 @@ def theorem_c(start: Start, value_variance: Scalar) -> Certificate:
         },
         conclusions={"features are independent": Inequality(c["bound"], alpha**2)},
         constants=c | {"alpha": alpha},
-        predicted_rate=jnp.nan,
-        measured_rate=jnp.nan,
     )
 
 
-def _common_hypotheses(c: Numbers, speeds: Mapping[str, Scalar]) -> dict[str, Inequality]:
+def _common_hypotheses(c: Numbers, setup: Setup) -> dict[str, Inequality]:
     return {
-        "w_O is trained": Inequality(1e-9, jnp.asarray(speeds["w_O"], float)),
+        "w_O is trained": Inequality(1e-9, jnp.asarray(setup.step_ratios["w_O"], float)),
         "features are independent: 0 < alpha": Inequality(c["alpha_resolution"], c["alpha"]),
         "(1-4) balls exist: mu < 1": Inequality(jnp.where(c["E_0"] > 0, c["mu"], 0.0), 1.0),
     }
@@ -276,8 +279,8 @@ def _common_hypotheses(c: Numbers, speeds: Mapping[str, Scalar]) -> dict[str, In
 
 def _common_conclusions(
     c: Numbers,
-    start: Start,
-    trajectory: Trajectory,
+    setup: Setup,
+    run: Trajectory,
     bound: Float[Array, " T"],
     integration: float = 0.0,
 ) -> dict[str, Inequality]:
@@ -285,12 +288,12 @@ def _common_conclusions(
 
     ``integration`` is the relative error of the trajectory itself, zero for a discrete method.
     """
-    risk, seen = trajectory.risk, trajectory.probes
+    risk, seen = run.risk, run.probes
     loss0 = c["E_0"] ** 2 / 2
     eps = jnp.finfo(risk.dtype).eps
     # error of the residual: rounding of outputs, whose terms are of size |F| |w_O|, or what the
     # integrator of the flow allows itself
-    size = norm_fro(start.problem.y) + c["E_0"] + c["phi"] * c["lambda_O"]
+    size = norm_fro(setup.targets) + c["E_0"] + c["phi"] * c["lambda_O"]
     error = jnp.maximum(32 * eps, integration) * size
     rounding = error * jnp.sqrt(2 * jnp.abs(risk)) + error**2
     start_gap = jnp.abs(risk[0].astype(jnp.float64) - loss0)
@@ -300,12 +303,12 @@ def _common_conclusions(
         ),
         # step 0 is an equality, which the line before checks
         "risk falls at the proved rate": Inequality(
-            jnp.where(trajectory.step > 0, risk, 0.0), bound, rounding
+            jnp.where(run.step > 0, risk, 0.0), bound, rounding
         ),
     }
     for letter, name in (("O", "w_O"), ("V", "W_V"), ("Q", "W_Q"), ("K", "W_K")):
         if (key := f"movement_{name}") in seen:
-            length = norm_fro(getattr(start.params0, name))
+            length = norm_fro(getattr(setup.params0, name))
             scale = jnp.where(length > 0, length, 1)
             conclusions[f"{name} stays in its ball"] = Inequality(
                 seen[key] * scale, c[f"delta_{letter}"], jnp.maximum(4 * eps, integration) * scale

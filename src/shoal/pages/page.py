@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.disk.runs import versions
 from shoal.figures import Curve, Figure, Image, Panel, thinned
-from shoal.store import plain, versions
+from shoal.jsons import plain
 
 
 class Section(NamedTuple):
@@ -66,7 +67,7 @@ def render(
     """The page as a string."""
     import jinja2
 
-    source = resources.files("shoal.report").joinpath("page.html.j2").read_text(encoding="utf-8")
+    source = resources.files("shoal.pages").joinpath("page.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     charts: list[dict[str, Any]] = []
     slides: list[dict[str, Any]] = []

@@ -1,32 +1,25 @@
 """The ledger: claims measured once, kept on disk, and decided by rules fixed in code."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from shoal.claims import Claim, Evidence
-from shoal.keeping import Kept, kept
-from shoal.store import plain
+from shoal.jsons import plain
+from shoal.lab.claim import Claim, Evidence, Plan
 
 
 class Entry(NamedTuple):
     """A claim with what its test found."""
 
     claim: Claim
-    plan: Any  # at which size it was measured
+    plan: Plan  # The size at which it was measured.
     evidence: Evidence
-    seconds: float  # of the measurement, whenever made; runs shared with earlier claims are free
-    kept: bool  # the measurement was found on disk
+    seconds: float  # Of the measurement, whenever made; runs shared with earlier claims are free.
+    cached: bool  # The measurement was found on disk.
 
 
-def about(claim: Claim, plan: Any) -> list:
-    """What decides a measurement, with the code's version (`keeping.kept`)."""
-    return [claim.key, plan._asdict()]
-
-
-def measured(claim: Claim, plan: Any, folder: Path) -> Kept:
-    """A claim's measurement, from disk if it was made before."""
-    return kept(about(claim, plan), lambda: claim.measure(plan), folder)
+def about(claim: Claim, plan: Plan) -> list:
+    """What decides a measurement, with the code's version."""
+    return [claim.key, plain(plan)]
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
@@ -37,7 +30,7 @@ def entry_json(entry: Entry) -> dict[str, Any]:
         "statement": claim.statement,
         "source": claim.source,
         "setting": f"{claim.setting}: {_sizes(entry.plan)}",
-        "rule": claim.rule,
+        "rule": claim.rule.sentence,
         "effect": found.effect,
         "interval": [found.low, found.high],
         "meaning": found.meaning,
@@ -48,9 +41,12 @@ def entry_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _sizes(plan: Any) -> str:
+def _sizes(plan: Plan) -> str:
+    """The sizes that differ from the defaults."""
+    usual = Plan()._asdict()
     fields = plan._asdict().items()
-    return ", ".join(f"{k}={v}" for k, v in fields if k != "plant")
+    shown = {k: v for k, v in fields if k not in ("control", "minutes") and v != usual[k]}
+    return ", ".join(f"{k}={v}" for k, v in ({"seeds": plan.seeds} | shown).items())
 
 
 def ledger_json(entries: Iterable[Entry]) -> list[dict[str, Any]]:

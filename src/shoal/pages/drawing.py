@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.disk.runs import write_whole
 from shoal.figures import Figure, Panel
-from shoal.store import write_whole
 
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -18,9 +18,6 @@ COLOURS = ("#1b3a5c", "#b5432e", "#3f8f6b", "#c98a1b", "#7a5aa6", "#8c8c8c")
 
 def draw(figure: Figure) -> Any:
     """The figure as a matplotlib figure; the caller closes it."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
     import matplotlib.pyplot as plt
 
     rules: Any = {

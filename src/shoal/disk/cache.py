@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import shoal
-from shoal._typing import Callable
 from shoal.errors import InputError
-from shoal.files import read_npz, write_aside
-from shoal.programs import make_room
+from shoal.files import cache_folder, read_npz, write_aside
+from shoal.runtime import clear_programs
 
 
-class Kept(NamedTuple):
+class Cached(NamedTuple):
     """Arrays by name, the seconds it took to make them, and whether they were found on disk."""
 
     arrays: dict[str, np.ndarray]
@@ -27,15 +27,21 @@ class Kept(NamedTuple):
     found: bool
 
 
-EDGES = ("benchmarks", "cli", "report")
-"""What cannot change a number."""
+EDGES = ("benchmarks", "cli", "pages")
+"""Packages that cannot change a number."""
+
+
+def measurements() -> Path:
+    """The folder of cached measurements."""
+    return cache_folder() / "measurements"
 
 
 @functools.cache
 def code_version(paper: str | None = None) -> str:
-    """A digest of all code that can change a measurement: everything but the edges.
+    """A digest of all code that can change a measurement.
 
-    If it is about one paper, the others do not count.
+    If ``paper`` is given, the other papers do not count. A paper that is not built in counts by
+    `source_of`.
     """
     root = Path(shoal.__file__).parent
     digest = hashlib.sha256()
@@ -47,29 +53,39 @@ def code_version(paper: str | None = None) -> str:
     return digest.hexdigest()[:16]
 
 
-def name_of(about: Any) -> str:
+def source_of(kind: type) -> str:
+    """A digest of the file that defines a class: of a paper that is not built in."""
+    import inspect
+
+    try:
+        return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()[:16]
+    except (OSError, TypeError):
+        return ""
+
+
+def _name_of(about: Any) -> str:
     """Name under which a measurement is kept: what it is about, and the code's version."""
     libraries = {name: version(name) for name in ("jax", "jaxlib", "numpy")}
     text = json.dumps([about, code_version(), libraries], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def kept(about: Any, make: Callable[[], dict[str, Any]], folder: Path) -> Kept:
+def cached(about: Any, make: Callable[[], dict[str, Any]], folder: Path | None = None) -> Cached:
     """A measurement from disk if it was made before, else made now; damaged files are redone.
 
     ``about`` is plain data (as JSON has it) that decides, with the code, what ``make`` returns.
     """
-    path = folder / f"{name_of(about)}.npz"
+    path = (measurements() if folder is None else folder) / f"{_name_of(about)}.npz"
     if path.exists():
         try:
             found = dict(read_npz(path))
             seconds, names = float(found.pop("_seconds")), str(found.pop("_names"))
             if names == ",".join(sorted(found)):
-                return Kept(found, seconds, found=True)
+                return Cached(found, seconds, found=True)
         except (InputError, KeyError):
             pass
         path.unlink(missing_ok=True)
-    make_room()
+    clear_programs()
     begun = time.perf_counter()
     made = {name: np.asarray(value) for name, value in make().items()}
     seconds = time.perf_counter() - begun
@@ -79,4 +95,4 @@ def kept(about: Any, make: Callable[[], dict[str, Any]], folder: Path) -> Kept:
     # a cache that cannot be written is slower, not wrong
     with contextlib.suppress(OSError):
         write_aside(path, content.getvalue())
-    return Kept(made, seconds, found=False)
+    return Cached(made, seconds, found=False)

@@ -1,11 +1,11 @@
-"""A sweep's folder: finished runs in Parquet files that are named by what they hold.
+"""Sweep folders: finished runs in Parquet files that are named by their content.
 
-``runs/<digest>.parquet`` hold the runs, a batch each, merged when there are many. A file's name is
-the beginning of the SHA-256 of its bytes, so damage shows. A file appears whole or not at all; two
-files may hold the same run (a merge was interrupted), which is then the same row,
-or a failure that was tried again, which no longer counts. ``index.parquet``
-holds the table without curves, for other tools; it is made anew from ``runs``. ``sweep.toml`` is
-the file that was run. ``lock`` is held by the process that writes.
+``runs/<digest>.parquet`` hold the runs, one batch each, merged when there are many. A file's name is
+the beginning of the SHA-256 of its bytes, so damage is noticed. A file appears whole or not at all.
+Two files may hold the same run: the same row (a merge was interrupted), or a failure that was
+retried, which no longer counts. ``index.parquet`` is the table without curves, for other tools; it
+is written from ``runs``. ``sweep.toml`` is the file that was run. ``lock`` is held by the process
+that writes.
 """
 
 import fcntl
@@ -21,12 +21,12 @@ import polars as pl
 from shoal.errors import InputError
 from shoal.files import write_aside
 
-MERGE_AT = 64  # files
+MERGE_AT = 64  # Files.
 CURVES = ("curve_step", "curve_risk")
 
 
 class Damaged(NamedTuple):
-    """A file of runs that is not what its name says."""
+    """A file of runs whose content does not fit its name."""
 
     path: Path
     reason: str
@@ -42,7 +42,7 @@ def _read(path: Path) -> pl.DataFrame | Damaged:
     except OSError as error:
         return Damaged(path, str(error.strerror))
     if _digest(content) != path.stem:
-        return Damaged(path, "its bytes are not those that were written")
+        return Damaged(path, "its content changed after it was written")
     try:
         return pl.read_parquet(io.BytesIO(content))
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -50,37 +50,32 @@ def _read(path: Path) -> pl.DataFrame | Damaged:
 
 
 def load(folder: Path) -> tuple[pl.DataFrame | None, list[Damaged]]:
-    """All runs of a folder, each once and in order, and what could not be read."""
-    frames, damaged = [], []
+    """All runs of a folder, each once and in order, and the files that cannot be read."""
     paths = (folder / "runs").glob("*.parquet")
-    for path in sorted(paths, key=lambda p: (-p.stat().st_mtime_ns, p.name)):  # newest first
-        found = _read(path)
-        if isinstance(found, Damaged):
-            damaged.append(found)
-        else:
-            frames.append(found)
+    newest_first = sorted(paths, key=lambda p: (-p.stat().st_mtime_ns, p.name))
+    parts = [_read(path) for path in newest_first]
+    damaged = [part for part in parts if isinstance(part, Damaged)]
+    frames = [part for part in parts if not isinstance(part, Damaged)]
     if not frames:
         return None, damaged
     rows = pl.concat(frames, how="diagonal_relaxed")
-    rows = rows.sort(
-        pl.col("status") == "failed", maintain_order=True
-    )  # one that was retried: last
+    rows = rows.sort(pl.col("status") == "failed", maintain_order=True)  # retried failures last
     return rows.unique("key", keep="first", maintain_order=True).sort("number"), damaged
 
 
 def frame(folder: str | Path) -> pl.DataFrame:
-    """All finished runs of a sweep as a data frame, a row each.
+    """All finished runs of a sweep as a data frame, one row per run.
 
-    Raises if a file is damaged: the message names it and says how it is mended.
+    Raises if a file is damaged: the message names it and says how to repair it.
     """
     folder = Path(folder)
     if not (folder / "runs").is_dir():
-        msg = f"{str(folder)!r} is not the folder of a sweep; make one with shoal sweep."
+        msg = f"{str(folder)!r} is not a sweep folder; make one with shoal sweep."
         raise InputError(msg)
     rows, damaged = load(folder)
     if damaged:
-        said = "; ".join(f"{d.path.name}: {d.reason}" for d in damaged)
-        msg = f"{str(folder)!r} is damaged ({said}); the command that made it mends it."
+        files = "; ".join(f"{d.path.name}: {d.reason}" for d in damaged)
+        msg = f"{str(folder)!r} is damaged ({files}); run the sweep again to repair it."
         raise InputError(msg)
     if rows is None:
         msg = f"{str(folder)!r} holds no finished run yet."
@@ -89,7 +84,7 @@ def frame(folder: str | Path) -> pl.DataFrame:
 
 
 class Writer:
-    """The only one who writes into a folder, as long as it lives."""
+    """The only process that writes into a folder, while it is open."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -114,23 +109,23 @@ class Writer:
         self.lock.write(f"process {os.getpid()}\n")
         self.lock.flush()
         for path in (*self.folder.glob(".shoal-*"), *self.runs.glob(".shoal-*")):
-            path.unlink(missing_ok=True)  # what a kill left half written
+            path.unlink(missing_ok=True)  # half written when a process was killed
         return self
 
     def __exit__(self, *_: object) -> None:
         self.lock.close()
 
-    def keep_text(self, text: str) -> None:
-        """Keep the sweep's file beside its runs."""
+    def write_text(self, text: str) -> None:
+        """Store the sweep's file beside its runs."""
         write_aside(self.folder / "sweep.toml", text.encode())
 
     def set_aside(self, damaged: Iterable[Damaged]) -> None:
-        """Take damaged files out of the way, under a name that says so."""
-        for found in damaged:
-            found.path.rename(found.path.with_suffix(".damaged"))
+        """Rename damaged files, so that they are read no more."""
+        for file in damaged:
+            file.path.rename(file.path.with_suffix(".damaged"))
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        """Keep finished runs: when this returns they are on the disk."""
+        """Store finished runs: when this returns, they are on disk."""
         self._write(pl.DataFrame(rows, infer_schema_length=None))
         if len(list(self.runs.glob("*.parquet"))) >= MERGE_AT:
             self.merge()
@@ -143,14 +138,14 @@ class Writer:
         return path
 
     def merge(self) -> None:
-        """Bring many small files into one. A stop on the way leaves runs twice, never less."""
+        """Merge many small files into one. An interruption leaves duplicates, never gaps."""
         paths = sorted(self.runs.glob("*.parquet"))
         rows, damaged = load(self.folder)
         if rows is None or damaged or len(paths) < 2:
             return
-        kept = self._write(rows)
+        merged = self._write(rows)
         for path in paths:
-            if path != kept:
+            if path != merged:
                 path.unlink()
 
     def index(self) -> pl.DataFrame | None:

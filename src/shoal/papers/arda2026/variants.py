@@ -1,4 +1,4 @@
-r"""Relatives of the model for its open questions: a recurrent network, and causal and deep forms.
+r"""Variants of the model for its open questions: a recurrent network, a causal and a deep form.
 
 The recurrent one is the IndRNN, $h_t=\sigma(wh_{t-1}+u^\top X_t)$ with $h_0=0$ for each of $m$
 units and $f=m^{-1/2}\sum_ic_ih_T^i$ (Li et al. 2018; Cayci & Eryilmaz 2024). All start with twins
@@ -10,9 +10,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Any, Array, Float, PRNGKeyArray
+from shoal._typing import Any, Array, Float, PRNGKeyArray, Scalar
 from shoal.models import Model
-from shoal.papers.arda2026.heads import Activation, Weights, attention, shapes, split, twins
+from shoal.papers.arda2026.heads import (
+    Activation,
+    Weights,
+    attention,
+    shapes,
+    spec_of,
+    split,
+    twins,
+)
 
 # ------------------------------------------------------------------------------------ recurrent
 
@@ -27,8 +35,6 @@ class Units(NamedTuple):
 
 def recurrent(num_units: int, dim: int, activation: Activation) -> Model:
     """The IndRNN: the state of a unit sees itself and the token."""
-    listed = {"w": (num_units,), "u": (num_units, dim), "c": (num_units,)}
-    spec: Any = {k: jax.ShapeDtypeStruct(v, jnp.float64) for k, v in listed.items()}
 
     def apply(params: Units, inputs: Any) -> Float[Array, ""]:
         x, _ = split(inputs)
@@ -39,10 +45,10 @@ def recurrent(num_units: int, dim: int, activation: Activation) -> Model:
         last = jax.lax.scan(step, jnp.zeros_like(params.w), x @ params.u.T)[0]
         return jnp.sum(params.c * last) / len(last) ** 0.5
 
-    return Model(Units(**spec), apply)
+    return Model(spec_of(Units, w=(num_units,), u=(num_units, dim), c=(num_units,)), apply)
 
 
-def twin_units(key: PRNGKeyArray, spec: Any, recurrence: float) -> Units:
+def twin_units(key: PRNGKeyArray, spec: Any, recurrence: Scalar) -> Units:
     """Recurrent weights of one size and either sign; Gaussian inputs; twins of opposite signs."""
     half = spec.c.shape[0] // 2
     key_w, key_u, key_c = jax.random.split(key, 3)
@@ -56,7 +62,7 @@ def twin_units(key: PRNGKeyArray, spec: Any, recurrence: float) -> Units:
 
 
 def causal(num_heads: int, dim: int, activation: Activation) -> Model:
-    """An output at every place, asked by its own token and attending only to what came before."""
+    """One output per token: its query is the token, and it attends to that and earlier tokens."""
 
     def apply(params: Weights, inputs: Any) -> Float[Array, "n 1"]:
         x, _ = split(inputs)
@@ -86,13 +92,8 @@ class Deep(NamedTuple):
 def deep(num_layers: int, num_heads: int, dim: int, activation: Activation) -> Model:
     """Layers that add to a stream of tokens, each token its own query; then the usual heads."""
     L, m, d = num_layers - 1, num_heads, dim
-    listed = {
-        **{name: block.shape for name, block in shapes(m, d)._asdict().items()},
-        "inner_W": (L, m, d, d),
-        "inner_U": (L, m, d),
-        "inner_V": (L, m, d),
-    }
-    spec: Any = {k: jax.ShapeDtypeStruct(v, jnp.float64) for k, v in listed.items()}
+    last = {"W": (m, d, d), "U": (m, d), "c": (m,)}
+    spec = spec_of(Deep, **last, inner_W=(L, m, d, d), inner_U=(L, m, d), inner_V=(L, m, d))
 
     def add(x: Array, layer: tuple) -> tuple[Array, None]:
         W, U, V = layer
@@ -107,7 +108,7 @@ def deep(num_layers: int, num_heads: int, dim: int, activation: Activation) -> M
         h = activation.value(jnp.sum(params.U * a, axis=1))
         return jnp.sum(params.c * h) / m**0.5
 
-    return Model(Deep(**spec), apply)
+    return Model(spec, apply)
 
 
 def deep_twins(key: PRNGKeyArray, spec: Any) -> Deep:

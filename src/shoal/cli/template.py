@@ -1,0 +1,101 @@
+"""``shoal new paper``: a paper to begin with, in one file that works."""
+
+from pathlib import Path
+
+from shoal import console
+from shoal.cli.commands import print_json
+from shoal.disk.runs import write_whole
+from shoal.errors import InputError
+from shoal.papers import BUILT_IN
+
+TEMPLATE = r'''r"""NAME: what the paper is about, in one sentence.
+
+Symbols: $m$ is ``width``. Certified here: theorem 1 (ours).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+import shoal as sh
+
+
+class Weights(NamedTuple):
+    W: jax.Array
+    a: jax.Array
+
+
+class Setting(sh.Setting):
+    """Two-layer network of which only the output weights move."""
+
+    num_samples: int = 8  # Number of samples.
+    num_tokens: int = 1  # Tokens per sequence; this model uses the first.
+    dim: int = 6  # Numbers per token.
+    width: int = 64  # Hidden units.
+    gain: float = 1.0  # Scale of the output; floats never recompile.
+    train: str = "a"  # Blocks that are trained.
+    init = sh.lecun
+
+    def data(self, key):
+        key_x, key_y = jax.random.split(key)
+        X = jax.random.normal(key_x, (self.num_samples, self.num_tokens, self.dim))
+        return sh.Problem(X, jax.random.normal(key_y, (self.num_samples,)))
+
+    def params(self):
+        return Weights(W=(self.width, self.dim), a=(self.width,))
+
+    def apply(self, params, x):
+        return self.gain * jnp.tanh(params.W @ x[0]) @ params.a
+
+
+PAPER = sh.Paper(Setting, key="NAME", authors="A. Author", year=2026, about="an example")
+
+
+def spectrum(setup):
+    return jnp.linalg.eigvalsh(setup.kernel()(setup.params0))
+
+
+@PAPER.theorem(method="gd", source="ours", largest_step=lambda setup: 0.999 / spectrum(setup)[-1])
+def theorem_1(setup, run):
+    r"""The risk falls at a linear rate if the step is at most 1 / lambda_max.
+
+    $$L_t \le (1 - \eta\lambda_{\min})^{2t} L_0$$
+    """
+    low, high = spectrum(setup)[0], spectrum(setup)[-1]
+    bound = (1 - setup.step_size * low) ** (2 * run.step) * run.risk[0]
+    return sh.Certificate(
+        hypotheses={
+            "step: eta lambda_max <= 1": sh.Inequality(setup.step_size * high, 1.0),
+            "kernel is positive: 0 < lambda_min": sh.Inequality(1e-12 * high, low),
+        },
+        conclusions={"risk": sh.Inequality(run.risk, bound, 1e-12 * run.risk[0])},
+        predicted_rate=1 - (1 - setup.step_size * low) ** 2,
+        measured_rate=1 - (run.risk[-1] / run.risk[0]) ** (1 / run.step[-1]),
+        curves={"proved bound": bound},
+    )
+
+
+by_width = sh.Study(Setting, grid={"width": (16, 64, 256)}, seeds=6, fresh_data=True)
+PAPER.claim(
+    "width_helps", "Wider networks train faster.", by_width, lambda run: sh.decades(run.risk),
+    sh.slope("width", above=0.05, what="decades"), control={"width": 64},
+)
+PAPER.figure("width", "Loss by width", by_width, ("risk", "distance"))
+'''
+
+
+def new_paper(name: str, out: Path | None, *, as_json: bool) -> None:
+    """Write the template under a name of the user's."""
+    if not name.isidentifier() or name in BUILT_IN:
+        msg = f"{name!r}: expected a new Python name such as doe2024."
+        raise InputError(msg)
+    path = Path(f"{name}.py") if out is None else out
+    if path.exists():
+        msg = f"{str(path)!r} exists already; choose another name or --out."
+        raise InputError(msg)
+    write_whole(path, TEMPLATE.replace("NAME", name).encode())
+    if as_json:
+        print_json({"file": str(path)})
+    else:
+        console.note(f"wrote {path}; try: shoal certify ./{path.name}.theorem_1")

@@ -1,0 +1,377 @@
+"""What people see in a terminal; results print themselves by these functions too."""
+
+import io
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from shoal.certificates import Certificate, Reading, Verdict, readings, verdict
+from shoal.lab.visit import number
+
+if TYPE_CHECKING:
+    from shoal.diagnostics.data import DataReport
+    from shoal.lab.paper import Paper
+    from shoal.lab.run import Run
+    from shoal.lab.setup import Setup
+    from shoal.lab.theorem import Certificates
+
+COLOURS = {
+    Verdict.HOLDS: "green",
+    Verdict.VIOLATED: "bold red",
+    Verdict.NOT_APPLICABLE: "yellow",
+    Verdict.UNRESOLVED: "magenta",
+}
+WIDTH = 110  # of a table where the terminal's width is not known
+MANY = 3  # seeds up to which each is shown at length
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that is never narrower than our tables when its width is unknown."""
+    plain = Console(stderr=stderr, highlight=False)
+    return plain if plain.is_terminal else Console(stderr=stderr, highlight=False, width=WIDTH)
+
+
+def text_of(*parts: Any) -> str:
+    """What a console would show, as plain text: for ``repr``."""
+    out = Console(file=io.StringIO(), highlight=False, width=WIDTH)
+    for part in parts:
+        out.print(part)
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def note(text: str) -> None:
+    """A message on standard error, out of the way of results."""
+    console(stderr=True).print(text, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """A time with three digits and a unit that fits.
+
+    >>> duration(0.0012345), duration(2.5), duration(4.2e-05)
+    ('1.23 ms', '2.5 s', '42 us')
+    """
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if seconds >= size or unit == "us":
+            return f"{seconds / size:.3g} {unit}"
+    raise AssertionError
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Progress on standard error: a bar in a terminal, else a line every few seconds."""
+    err = console(stderr=True)
+    if not err.is_terminal:
+        begun = last = time.monotonic()
+
+        def line(done: int, total: int) -> None:
+            nonlocal last
+            if time.monotonic() - last > 5 and done < total:
+                last = time.monotonic()
+                left = (last - begun) * (total - done) / max(done, 1)
+                err.print(f"{label}: {done} of {total}, about {left:.0f} s left", markup=False)
+
+        yield line
+        return
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=err,
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(escape(label), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def coloured(outcome: str) -> str:
+    """A verdict with its colour; other words as they are."""
+    known = {str(v): colour for v, colour in COLOURS.items()}
+    return f"[{known[outcome]}]{outcome}[/]" if outcome in known else escape(outcome)
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """A quiet table: the first column to the left, the others to the right."""
+    rows = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for index, column in enumerate(columns):
+        rows.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
+    return rows
+
+
+# ------------------------------------------------------------------------------- certificates
+
+_HOLDS = {True: "[green]yes[/]", False: "[red]no[/]", None: "[magenta]?[/]"}
+
+
+def _readings(lines: list[Reading], title: str) -> Table:
+    rows = table(title, "left side", "<=  right side", "margin", "holds")
+    for line in lines:
+        margin = f"{line.margin:+.3f}" if abs(line.margin) > 5e-4 else f"{line.margin:+.0e}"
+        rows.add_row(
+            escape(line.name), number(line.lhs), number(line.rhs), margin, _HOLDS[line.holds]
+        )
+    return rows
+
+
+def _rates(certificate: Certificate, unit: str) -> str:
+    proved, seen = float(certificate.predicted_rate), float(certificate.measured_rate)
+    if math.isnan(proved):
+        return "This theorem makes no statement about a rate."
+    if verdict(certificate) == Verdict.NOT_APPLICABLE:
+        return f"risk lost per {unit}: measured {number(seen)} (nothing is proved here)"
+    ratio = f", {number(seen / proved)} times the proved rate" if proved > 0 else ""
+    return f"risk lost per {unit}: proved {number(proved)}, measured {number(seen)}{ratio}"
+
+
+def sizes_text(setup: "Setup") -> str:
+    """The sizes of a setup, and the settings that the user chose."""
+    setting = setup.setting
+    always = ("num_samples", "num_tokens", "dim", "num_heads", "num_layers", "width", "residual",
+              "kernel", "train", "init", "score_exponent")  # fmt: skip
+    names = dict.fromkeys((*always, *setup.overrides))
+    shown = [n for n in names if n in setting.fields() and n not in ("num_steps", "step_size")]
+    return ", ".join(f"{name}={getattr(setting, name)}" for name in shown)
+
+
+def steps_text(setup: "Setup") -> str:
+    """The step size, or the range of those of all seeds."""
+    steps = setup.step_size
+    if steps is None:
+        return "chosen by the method"
+    low, high = float(np.min(steps)), float(np.max(steps))
+    return number(low) if low == high else f"{number(low)} to {number(high)}"
+
+
+def certificates_parts(found: "Certificates") -> Iterator[Any]:
+    """A theorem compared with every seed, as things to print."""
+    run, theorem = found.run, found.theorem
+    yield f"[bold]{escape(run.setup.name)}.{theorem.key}[/]  {escape(theorem.statement)}"
+    yield f"[dim]{escape(theorem.source)}[/]"
+    source = run.notes.get("step_size_source", "given")
+    sizes = escape(sizes_text(run.setup))
+    yield f"{sizes}; step size {steps_text(run.setup)} ({escape(source)})\n"
+    unit = "unit of time" if run.setup.setting.method == "flow" else "step"
+    for seed, certificate in list(zip(run.seeds, found, strict=True))[:MANY]:
+        hypotheses, conclusions = readings(certificate)
+        outcome = verdict(certificate)
+        yield f"seed {seed}: {coloured(outcome)}"
+        yield _readings(hypotheses, "hypothesis")
+        yield _readings(conclusions, "conclusion, at its tightest recorded step")
+        yield _rates(certificate, unit)
+        yield f"{escape(explain(outcome, hypotheses, conclusions))}\n"
+    if len(found) > MANY:
+        yield f"all {len(found)} seeds: {counts_text(found.verdicts)}"
+
+
+def counts_text(verdicts: list[str]) -> str:
+    """How many seeds came out how."""
+    counts = {str(v): verdicts.count(str(v)) for v in Verdict}
+    return ", ".join(f"{coloured(v)} {n}" for v, n in counts.items() if n)
+
+
+def certificates_text(found: "Certificates") -> str:
+    """The same as plain text."""
+    return text_of(*certificates_parts(found))
+
+
+def explain(outcome: Verdict, hypotheses: list[Reading], conclusions: list[Reading]) -> str:
+    """A verdict as a sentence."""
+    failed = [line.name for line in hypotheses if line.holds is False]
+    broken = [line.name for line in conclusions if line.holds is False]
+    open_ = [line.name for line in (*hypotheses, *conclusions) if line.holds is None]
+    return {
+        Verdict.HOLDS: "Every hypothesis holds, and the run obeys every conclusion.",
+        Verdict.NOT_APPLICABLE: "The theorem says nothing about this run, which may still "
+        f"converge. Failed: {'; '.join(failed)}.",
+        Verdict.VIOLATED: "The hypotheses hold, but the run breaks what they imply: "
+        f"{'; '.join(broken)}. Either the record is wrong or the theorem is.",
+        Verdict.UNRESOLVED: f"float64 cannot tell: {'; '.join(open_)}.",
+    }[outcome]
+
+
+# --------------------------------------------------------------------------------------- runs
+
+
+def setup_text(setup: "Setup") -> str:
+    """A setup in two lines."""
+    from shoal import trees
+
+    blocks = trees.blocks(setup.params0)
+    shapes = ", ".join(f"{k} {tuple(np.shape(W)[1:])}" for k, W in list(blocks.items())[:8])
+    more = f" and {len(blocks) - 8} more blocks" if len(blocks) > 8 else ""
+    seeds = f"{len(setup.seeds)} seed(s)" if setup.seeds else "one start"
+    return f"Setup of {setup.name}, {seeds}: {sizes_text(setup)}\n{shapes}{more}"
+
+
+def run_parts(run: "Run", certificates: tuple["Certificates", ...] = ()) -> Iterator[Any]:
+    """What a training run did, as things to print."""
+    seconds = run.notes.get("seconds")
+    spent = "" if seconds is None else f", {seconds:.1f} s"
+    yield (
+        f"[bold]{escape(run.setup.name)}[/]: {len(run.seeds)} seed(s), {int(run.step[-1])} steps "
+        f"of {steps_text(run.setup)} ({escape(run.notes.get('step_size_source', 'given'))}){spent}"
+    )
+    few = certificates if len(certificates) <= MANY else ()
+    rows = table("seed", "first risk", "last risk", "lost per step", *(c.theorem.key for c in few))
+    risk = np.asarray(run.risk, float)
+    above = risk - (run.best or 0.0)
+    diverged = ~np.isfinite(risk).all(axis=1)
+    for i, seed in enumerate(run.seeds[:10]):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            lost = 1 - (above[i, -1] / above[i, 0]) ** (1 / max(int(run.step[-1]), 1))
+        last = "[red]diverged[/]" if diverged[i] else number(risk[i, -1])
+        verdicts = [coloured(c.verdicts[i]) for c in few]
+        rows.add_row(str(seed), number(risk[i, 0]), last, number(lost), *verdicts)
+    yield rows
+    if len(run.seeds) > 10:
+        middle = number(float(np.median(risk[:, -1])))
+        yield f"... and {len(run.seeds) - 10} more; median last risk {middle}"
+    for found in certificates if not few else ():
+        yield f"{found.theorem.key}: {counts_text(found.verdicts)}"
+    if ended := run.notes.get("ended"):
+        yield _final_states(run.seeds, ended)
+    if diverged.any():
+        yield f"[red]{int(diverged.sum())} of {len(diverged)} seeds diverged[/]{_advice(run)}"
+
+
+def _advice(run: "Run") -> str:
+    """What to try after divergence: the default step, or less if that was it."""
+    if run.step_size is None:
+        return ": try a smaller step."
+    used = float(np.min(run.step_size))
+    if run.notes.get("step_size_source") != "given":
+        return f": try --set step_size={used / 4:.2g}."
+    from shoal.lab.engine import default_steps
+
+    usual = float(np.min(default_steps(run.setup)))
+    return f": try --set step_size={usual if usual < used else used / 4:.2g}."
+
+
+def run_text(run: "Run") -> str:
+    """The same as plain text."""
+    return text_of(*run_parts(run))
+
+
+def _final_states(seeds: tuple[int, ...], ended: list[dict[str, Any]]) -> Table:
+    """Stuck or slow: where each seed came to rest."""
+    rows = table(
+        "seed", "at the end", "|gradient|", "Hessian from", "to", "above the floor", "floor"
+    )
+    for seed, end in list(zip(seeds, ended, strict=True))[:10]:
+        low = number(float(end["hessian_min"])) + ("" if end["converged"] else " ?")
+        rows.add_row(
+            str(seed),
+            end["state"],
+            number(float(end["gradient_norm"])),
+            low,
+            number(float(end["hessian_max"])),
+            number(float(end["above_floor"])),
+            number(float(end["floor"])),
+        )
+    return rows
+
+
+# -------------------------------------------------------------------------------------- papers
+
+
+def papers(known: list["Paper"]) -> None:
+    """The list of papers."""
+    out = console()
+    for item in known:
+        where = f" (arXiv {item.arxiv})" if item.arxiv else ""
+        out.print(f"[bold]{escape(item.key)}[/]  {escape(item.title)}{where}")
+        who = ", ".join(str(part) for part in (item.authors, item.year) if part)
+        about = f" About {item.about}." if item.about else ""
+        out.print(f"  {escape(who)}.{escape(about)}")
+        for theorem in item.all_theorems():
+            source = escape(theorem.source.partition(";")[0])
+            out.print(
+                f"  [cyan]{escape(item.key)}.{theorem.key}[/]  {escape(theorem.statement)} "
+                f"[dim]({source})[/]"
+            )
+        names = ", ".join(figure.key for figure in item.figures) or "none"
+        out.print(f"  {len(item.claims)} claims (shoal claims {item.key}); figures: {names}")
+        out.print(f"  [dim]shoal papers {item.key} shows settings and probes.[/]")
+
+
+def paper(item: "Paper", probes: dict[str, str]) -> None:
+    """One paper with all its settings and probes."""
+    from shoal.lab.setting import provenance
+
+    papers([item])
+    out = console()
+    kind = item.setting
+    rows = _wordy_table("setting", "default", "what it does", "source")
+    defaults, sources = kind().asdict(), provenance(kind)
+    for name, sentence in kind.sentences().items():
+        default = "auto" if defaults[name] is None else _plain_value(defaults[name])
+        said = sentence.removesuffix(f" [{sources[name]}]").removesuffix(" [summary]")
+        rows.add_row(name, escape(default), escape(said), sources[name])
+    out.print(rows)
+    rows = _wordy_table("probe", "default", "what it is")
+    for name, sentence in probes.items():
+        rows.add_row(name, "yes" if name in kind.default_probes else "", escape(sentence))
+    out.print(rows)
+
+
+def _plain_value(value: Any) -> str:
+    return ",".join(f"{v:g}" for v in value) if isinstance(value, tuple) else str(value)
+
+
+def _wordy_table(*columns: str) -> Table:
+    rows = table(*columns)
+    for column in rows.columns[1:]:
+        column.justify = "left"
+    rows.columns[2].no_wrap = False
+    return rows
+
+
+def data(report: "DataReport") -> None:
+    """The data assumptions of wu2023, measured on any problem."""
+    out = console()
+    out.print(
+        f"{report.num_samples} samples of {report.num_tokens} tokens in dimension {report.dim}; "
+        f"labels of root mean square {number(report.label_rms)}"
+    )
+    rows = table("assumption", "measured", "holds")
+    rows.add_row("bounded: |X_n|_F <= sqrt(tokens) C", f"C = {number(report.bound)}", _HOLDS[True])
+    rows.add_row(
+        "full row rank: sigma_min / sigma_max of the worst sequence",
+        number(report.row_conditioning),
+        _HOLDS[report.full_row_rank],
+    )
+    fit = (
+        f"{number(report.tail_exponent)} "
+        f"[{number(report.tail_exponent_low)}, {number(report.tail_exponent_high)}]"
+    )
+    rows.add_row("tail exponent c, fitted to exp(-a t^c)", escape(fit), "")
+    rows.add_row(
+        "dissimilar: overlaps t >= 1 obey exp(-t^c) as they stand, for some c > 0",
+        f"c <= {number(report.largest_exponent)}" if report.dissimilar else "no such c",
+        _HOLDS[report.dissimilar],
+    )
+    rows.add_row("largest normalised overlap of two samples", number(report.overlap_max), "")
+    rows.add_row("Gershgorin margin of the overlaps", number(report.gershgorin_margin), "")
+    out.print(rows)
+    out.print(
+        "[dim]The data assumptions of wu2023, measured on this problem. Dissimilarity is not scale "
+        "invariant: tokens scaled down satisfy it sooner. The normalised overlap is.[/]"
+    )

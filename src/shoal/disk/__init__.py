@@ -1,0 +1,1 @@
+"""What shoal writes and reads back: run folders, sweep folders, and cached measurements."""

@@ -1,0 +1,401 @@
+"""Run folders: open to any tool, whole or not there at all.
+
+A folder holds ``run.json``, ``trajectory.parquet``, ``problem.npz``, ``params0.npz``,
+``params.npz``, ``certificates.json`` and, if arrays were recorded, ``probes.npz``; ``average.npz``
+if the mean of the iterates was kept. ``run.json`` holds a SHA-256 of every other file. A folder is
+written aside, under a name that begins with a dot, and renamed when complete. Folders of 0.1.0
+(format 1) are read too.
+"""
+
+import hashlib
+import io
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shoal
+from shoal import trees
+from shoal.errors import InputError
+from shoal.files import npz_names, read_npz, write_aside
+from shoal.jsons import dumps
+from shoal.lab.probes import SENTENCES
+from shoal.lab.run import Run
+from shoal.lab.setting import with_values
+from shoal.lab.setup import Setup, check_problem
+from shoal.papers import known_paper
+from shoal.problems import Samples, read_problem
+from shoal.runtime import in_float64
+
+FORMAT = 2
+
+
+def versions() -> dict[str, str]:
+    """The packages that made the numbers."""
+    found = {"shoal": shoal.__version__, "python": platform.python_version()}
+    for name in ("jax", "jaxlib", "numpy", "scipy", "diffrax", "polars"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+# ----------------------------------------------------------------------------------- writing
+
+
+def require_free(folder: Path) -> None:
+    """Refuse a folder that exists or cannot be made, before any work is done."""
+    folder = _absolute(folder)
+    try:
+        if folder.exists() or folder.is_symlink():
+            msg = f"{str(folder)!r} exists already; choose another --out, or move it away."
+            raise InputError(msg)
+        parent = folder.parent
+        while not parent.exists() and not parent.is_symlink():
+            parent = parent.parent
+        Path(tempfile.mkdtemp(prefix=".shoal-", dir=parent)).rmdir()
+        if len(os.fsencode(folder.name)) > 255:
+            msg = f"{folder.name[:40]!r}... is too long a name for a folder."
+            raise InputError(msg)
+    except OSError as error:
+        msg = (
+            f"cannot make a folder {str(folder)[:200]!r} ({error.strerror}); choose another --out."
+        )
+        raise InputError(msg) from None
+
+
+def _absolute(folder: Path) -> Path:
+    return Path(os.path.abspath(folder))  # resolves `..` without asking which parts exist
+
+
+def save_run(folder: Path, run: Run, certificates: Iterable[Any] = ()) -> None:
+    """Write a run folder aside, then give it its name."""
+    if "problem" in run.setup.stacked:
+        msg = "a run folder holds one problem, and here every seed has its own data."
+        raise InputError(msg)
+    require_free(folder)
+    folder = _absolute(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".shoal-", dir=folder.parent))
+    try:
+        _write_files(aside, run, [found.to_json(curves=True) for found in certificates])
+        for path in aside.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        aside.chmod(0o755)
+        require_free(folder)
+        aside.rename(folder)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+
+
+def _write_files(folder: Path, run: Run, theorems: list[dict[str, Any]]) -> None:
+    setup = run.setup
+    table = io.BytesIO()  # by way of memory: polars does not open every name that the system allows
+    run.frame().write_parquet(table)
+    (folder / "trajectory.parquet").write_bytes(table.getvalue())
+    files: dict[str, dict[str, Any]] = {
+        "problem": problem_arrays(setup),
+        "params0": trees.blocks(setup.params0),
+        "params": trees.blocks(run.params),
+    }
+    if run.average is not None:
+        files["average"] = trees.blocks(run.average)
+    arrays = {name: x for name, x in run.probes.items() if x.ndim > 2}
+    if arrays:
+        files["probes"] = {"seed": np.asarray(run.seeds), "step": run.step} | arrays
+    for name, content in files.items():
+        np.savez(folder / f"{name}.npz", **content)
+    (folder / "certificates.json").write_text(dumps(theorems), encoding="utf-8")
+    steps = setup.step_size
+    if steps is not None:
+        steps = float(steps[0]) if np.ptp(steps) == 0 else steps
+    about = {
+        "format": FORMAT,
+        "paper" if setup.paper else "model": setup.name,
+        "setting": setup.setting.asdict() | {"step_size": steps},
+        "given": setup.overrides,
+        "seeds": setup.seeds,
+        "precision": setup.precision,
+        "versions": versions(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "diverged_at": run.diverged_at,
+        "from_init": setup.from_init,
+        "probes": run.parts,
+        "verdicts": {t["theorem"]: [r["verdict"] for r in t["results"]] for t in theorems},
+        "files": {path.name: _digest(path) for path in sorted(folder.iterdir())},
+        **run.notes,
+    }
+    (folder / "run.json").write_text(dumps(about), encoding="utf-8")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def problem_arrays(setup: Setup) -> dict[str, np.ndarray]:
+    """A problem under the names of a problem file."""
+    if isinstance(setup.problem, Samples):
+        x = trees.blocks(setup.problem.x)
+        single = list(x) == ["params"]
+        return {("x" if single else f"x_{k}"): v for k, v in x.items()} | {"y": setup.problem.y}
+    if not setup.has_samples:
+        return trees.blocks(setup.problem)
+    target = setup.setting.target()
+    parts = {"": setup.problem, "_test": setup.held_out}
+    return {
+        f"{name}{end}": array
+        for end, part in parts.items()
+        if part is not None
+        for name, array in zip(("X", target, "q"), part, strict=True)
+        if array is not None
+    }
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file aside, then give it its name, replacing what was there."""
+    path = _absolute(path)
+    try:
+        write_aside(path, content)
+    except OSError as error:
+        msg = f"cannot write {str(path)[:200]!r} ({error.strerror}); choose another --out."
+        raise InputError(msg) from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, whole or not at all."""
+    write_whole(path, dumps(value).encode())
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows as a Parquet table, whole or not at all."""
+    import polars as pl
+
+    table = io.BytesIO()
+    pl.DataFrame(rows).write_parquet(table)
+    write_whole(path, table.getvalue())
+
+
+# ----------------------------------------------------------------------------------- reading
+
+
+@in_float64
+def load_run(folder: Path, setup: Setup | None = None) -> Run:
+    """Read a run folder back, checking that its parts belong together.
+
+    A run of a user's own model needs the ``setup`` that it came from.
+    """
+    about = read_json(folder / "run.json")
+    try:
+        found = _setup_of(folder, about, setup)
+        recorded = about["setting"]["num_steps"], about["setting"]["every"]
+        expected = np.arange(0, recorded[0] + 1, recorded[1])
+        _check_files(folder, about)
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        msg = (
+            f"{str(folder / 'run.json')!r} is not a shoal run folder "
+            f"({type(error).__name__}: {error})."
+        )
+        raise InputError(msg) from None
+    step, risk, probes = _read_trajectory(folder / "trajectory.parquet", found, expected)
+    params = _stacked(folder / "params.npz", found)
+    average = _stacked(folder / "average.npz", found) if found.setting.averages else None
+    probes |= _read_arrays(folder / "probes.npz", risk.shape)
+    parts = about.get("probes") or _parts_by_name(found, probes)
+    kept = (
+        "command",
+        "step_size_source",
+        "seconds",
+        "ended",
+        "created",
+        "data_file",
+        "params_file",
+    )
+    notes = {name: about[name] for name in kept if name in about}
+    parts = {name: tuple(names) for name, names in parts.items()}
+    return Run(found, step, risk, probes, params, average, parts, notes)
+
+
+def _setup_of(folder: Path, about: dict[str, Any], setup: Setup | None) -> Setup:
+    if about["format"] not in (1, FORMAT):
+        msg = f"this run has format {about['format']!r}; this version reads 1 and {FORMAT}."
+        raise InputError(msg)
+    if "paper" not in about:
+        if setup is None:
+            msg = (
+                f"{str(folder)!r} is a run of the model {about['model']!r}; give the setup that it "
+                "came from: sh.load(folder, setup)."
+            )
+            raise InputError(msg)
+        values = {k: about["setting"][k] for k in ("num_steps", "every", "method", "train")}
+        return setup.with_setting(**values).with_steps(about["setting"]["step_size"])
+    paper = known_paper(str(about["paper"]))
+    values = dict(about["setting"])
+    steps = values.pop("step_size")
+    setting = with_values(paper.setting(), values, owner=paper.key).complete()
+    seeds, precision = about["seeds"], about["precision"]
+    if (
+        steps is None
+        or precision not in ("float64", "float32")
+        or not isinstance(seeds, list)
+        or not seeds
+        or any(type(seed) is not int or seed < 0 for seed in seeds)
+        or len(set(seeds)) < len(seeds)
+        or np.shape(steps) not in ((), (len(seeds),))
+        or not np.isfinite(np.asarray(steps, float)).all()
+    ):
+        msg = "run.json: step_size, precision or seeds are not those of a finished run."
+        raise InputError(msg)
+    if setting.objective is None:
+        problem, held_out = read_problem(
+            folder / "problem.npz", setting.target(), queries=setting.queries
+        )
+        _require_sizes(setting, problem)
+        check_problem(setting, problem, held_out)
+    else:
+        expected = trees.blocks(setting.data_spec())
+        arrays = read_npz(folder / "problem.npz", tuple(expected))
+        problem, held_out = trees.with_blocks(setting.data_spec(), arrays), None
+    drawn = about.get("from_init", about.get("params_file") is None)
+    made = Setup(
+        setting, problem, (), tuple(seeds), held_out=held_out, precision=precision,
+        overrides=tuple(str(name) for name in about["given"]), from_init=drawn,
+    )  # fmt: skip
+    made = made.replace(params0=_stacked(folder / "params0.npz", made)).astype(precision)
+    made.trained  # noqa: B018 (refuses names that the model does not have)
+    return made.with_steps(steps)
+
+
+def _require_sizes(setting: Any, problem: Any) -> None:
+    names = ("num_samples", "num_tokens", "dim")
+    shape = tuple(getattr(setting, name) for name in names)
+    if problem.X.shape != shape:
+        msg = f"problem.npz: X has shape {problem.X.shape}, but run.json says {shape}."
+        raise InputError(msg)
+    expected = getattr(setting, "out_dim", 1)
+    if problem.y.ndim == 3 and problem.y.shape[2] != expected:
+        msg = f"problem.npz: Y has {problem.y.shape[2]} outputs, not {expected}."
+        raise InputError(msg)
+
+
+def _check_files(folder: Path, about: dict[str, Any]) -> None:
+    """Compare every file with the digest in run.json (format 1 has none)."""
+    for name, digest in about.get("files", {}).items():
+        path = folder / Path(name).name
+        if not path.is_file():
+            msg = f"{str(path)!r} is missing."
+            raise InputError(msg)
+        if _digest(path) != digest:
+            msg = f"{str(path)!r} was changed after the run was saved; train again."
+            raise InputError(msg)
+
+
+def _stacked(path: Path, setup: Setup) -> Any:
+    """Weights of every seed, with the shapes and the precision that run.json says."""
+    spec = setup.setting.network().spec
+    wanted = trees.blocks(spec)
+    found = read_npz(path, tuple(wanted))
+    for block, want in wanted.items():
+        expected = (len(setup.seeds), *want.shape)
+        if found[block].shape != expected:
+            msg = f"{str(path)!r}: {block} has shape {found[block].shape}; expected {expected}."
+            raise InputError(msg)
+        if found[block].dtype != setup.precision:
+            msg = f"{str(path)!r}: {block} is {found[block].dtype}, not {setup.precision}."
+            raise InputError(msg)
+    return trees.with_blocks(spec, found)
+
+
+def _read_arrays(path: Path, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """Probes that are arrays, (seeds, records, ...)."""
+    if not path.is_file():
+        return {}
+    names = tuple(name for name in npz_names(path) if name not in ("seed", "step"))
+    found = read_npz(path, names)
+    for name, array in found.items():
+        if array.shape[:2] != shape or array.dtype.kind not in "fiub":
+            msg = f"{str(path)!r}: {name} has shape {array.shape}; expected {shape} in front."
+            raise InputError(msg)
+    return found
+
+
+def _parts_by_name(setup: Setup, recorded: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """For folders of 0.1.0: which columns belong to one probe, by the probes' names."""
+    known = sorted((*SENTENCES, *setup.setting.probe_sentences), key=len, reverse=True)
+    parts: dict[str, tuple[str, ...]] = {}
+    for column in recorded:
+        name = next((k for k in known if column == k or column.startswith(f"{k}_")), column)
+        rest = () if column == name else (column.removeprefix(f"{name}_"),)
+        parts[name] = parts.get(name, ()) + rest
+    return parts
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file from outside, or what is wrong with it."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        msg = f"{str(path.parent)!r} is not a run folder (it has no {path.name})."
+        raise InputError(msg) from None
+    except (OSError, ValueError, RecursionError) as error:
+        msg = f"{str(path)!r} cannot be read ({error})."
+        raise InputError(msg) from None
+    return value
+
+
+def _read_trajectory(
+    path: Path, setup: Setup, steps: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    import polars as pl
+
+    seeds = setup.seeds
+    try:
+        frame = pl.read_parquet(path)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        msg = f"{str(path)!r} cannot be read ({str(error).splitlines()[0]})."
+        raise InputError(msg) from None
+    if missing := {"seed", "step", "risk"} - set(frame.columns):
+        msg = f"{str(path)!r} lacks the columns {', '.join(sorted(missing))}."
+        raise InputError(msg)
+    if not frame["seed"].dtype.is_integer() or not frame["step"].dtype.is_integer():
+        msg = f"{str(path)!r}: seed and step must be whole numbers."
+        raise InputError(msg)
+    kinds = {c: frame[c].dtype for c in frame.columns}
+    odd = [c for c, kind in kinds.items() if not (kind.is_numeric() or kind == pl.Boolean)]
+    odd += [c for c, kind in kinds.items() if kind in (pl.Int128, pl.Decimal)]
+    if odd or any(frame[c].null_count() for c in frame.columns):
+        msg = (
+            f"{str(path)!r}: every column must hold numbers, with none missing ({', '.join(odd)})."
+        )
+        raise InputError(msg)
+    frame = frame.sort("seed", "step", maintain_order=True)
+    order = np.argsort(seeds)
+    if (
+        frame["seed"].to_list() != np.repeat(np.asarray(seeds)[order], len(steps)).tolist()
+        or frame["step"].to_list() != np.tile(steps, len(seeds)).tolist()
+    ):
+        msg = f"{str(path)!r} does not hold exactly the steps of run.json for each of its seeds."
+        raise InputError(msg)
+    rank = np.argsort(order)  # rows of the sorted table in the order of the seeds
+
+    def column(name: str) -> np.ndarray:
+        return frame[name].to_numpy().reshape(len(seeds), len(steps))[rank]
+
+    negative = setup.has_samples and bool((column("risk") < 0).any())
+    if column("risk").dtype != np.dtype(setup.precision) or negative:
+        msg = f"{str(path)!r}: risk must hold {setup.precision} numbers that are not negative."
+        raise InputError(msg)
+    others = [name for name in frame.columns if name not in ("seed", "step", "time", "risk")]
+    return steps, column("risk"), {name: column(name) for name in others}

@@ -1,0 +1,216 @@
+"""The risk on a plane around where runs ended, with numbers that say how it looks."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal import trees
+from shoal.diagnostics import landscape as land
+from shoal.diagnostics.dynamics import curvature
+from shoal.errors import InputError, nearest
+from shoal.figures import Curve, Figure, Panel, Surface
+from shoal.lab import engine
+from shoal.lab.run import Run
+from shoal.lab.setup import Setup
+from shoal.lab.visit import number
+from shoal.runtime import in_float64
+
+KINDS = ("random", "pca", "path")
+
+
+class Landscape(NamedTuple):
+    """Planes of several runs on the same directions, and what was measured on each."""
+
+    kind: str
+    blocks: tuple[str, ...]
+    words: str  # What the directions are.
+    grid: np.ndarray  # Along both sides.
+    planes: tuple[np.ndarray, ...]
+    measures: tuple[dict[str, Any], ...]  # One for each run, with its name.
+    figure: Figure
+
+    def plot(self) -> Any:
+        """Draw contours and surfaces with matplotlib."""
+        from shoal.pages.drawing import draw
+
+        return draw(self.figure)
+
+    def __repr__(self) -> str:
+        """The measures as a table."""
+        from shoal.console import table, text_of
+
+        rows = table("", *(str(k + 1) for k in range(len(self.measures))))
+        for key in self.measures[0]:
+            rows.add_row(key.replace("_", " "), *(cell(m[key]) for m in self.measures))
+        return text_of(self.words, rows)
+
+
+def cell(value: Any) -> str:
+    """A measure as text."""
+    return number(value) if isinstance(value, float) else str(value)
+
+
+class Side(NamedTuple):
+    """A finished run to look around: its first seed, in float64."""
+
+    name: str
+    run: Run
+
+    @property
+    def start(self) -> Setup:
+        """Where the first seed began."""
+        return self.run.setup.astype("float64").one()
+
+    @property
+    def end(self) -> Any:
+        """Where it ended."""
+        return trees.cast(jax.tree.map(lambda w: w[0], self.run.params), "float64")
+
+
+@in_float64
+def landscape(
+    *runs: Run,
+    directions: str = "random",
+    blocks: str = "",
+    span: float = 1.0,
+    points: int = 51,
+    samples: int | None = None,
+    seed: int = 0,
+    names: tuple[str, ...] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Landscape:
+    """The risk on a plane around the end of each run's first seed.
+
+    All runs are shown on the directions of the first: ``random`` (rows scaled to the weights'),
+    ``pca`` (principal directions of its path, which is run again) or ``path`` (from start to end,
+    against a random one). ``blocks`` selects the parameters along which to move, by default those
+    that were trained. ``samples`` restricts the risk to the first samples.
+    """
+    _require(runs, directions, span, points, samples, seed)
+    names = names or tuple(f"run {k + 1}" for k in range(len(runs)))
+    sides = [Side(name, run) for name, run in zip(names, runs, strict=True)]
+    for side in sides:
+        if not all(np.isfinite(w).all() for w in jax.tree.leaves(side.end)):
+            msg = f"{side.name} diverged: around its end there is nothing to see."
+            raise InputError(msg)
+    chosen = _common_blocks(sides, blocks)
+    axes, path, words = _directions(sides[0], directions, chosen, seed)
+    grid = np.linspace(-span, span, points)
+    found = []
+    for done, side in enumerate(sides):
+        found.append(_plane(side, axes, chosen, grid, samples))
+        if progress is not None:
+            progress(done + 1, len(sides))
+    figure = _figure(sides, found, grid, path, words, directions)
+    measures = tuple({"run": s.name} | m for s, (_, m) in zip(sides, found, strict=True))
+    planes = tuple(values for values, _ in found)
+    return Landscape(directions, chosen, words, grid, planes, measures, figure)
+
+
+def _require(runs: tuple, kind: str, span: float, points: int, samples: Any, seed: int) -> None:
+    if kind not in KINDS:
+        msg = f"directions {kind}: {nearest(kind, KINDS)}"
+        raise InputError(msg)
+    if not 0 < span < 1e6 or not 3 <= points <= 501:
+        msg = f"span {span}, points {points}: expected a span above 0 and 3 to 501 points."
+        raise InputError(msg)
+    if not 0 <= seed < 2**31 or (samples is not None and samples < 1):
+        msg = f"seed {seed}, samples {samples}: expected 0 .. 2**31 - 1, and 1 or more."
+        raise InputError(msg)
+    if not runs:
+        msg = "a landscape needs one or more runs; make one with shoal train --out."
+        raise InputError(msg)
+
+
+def _common_blocks(sides: list[Side], text: str) -> tuple[str, ...]:
+    """Blocks along which to look: selected, or those that the first run trained."""
+    wanted = tuple(n.strip() for n in text.split(",") if n.strip())
+    names = trees.block_names(sides[0].end, wanted or sides[0].start.trained)
+    for side in sides[1:]:
+        mine, others = trees.blocks(sides[0].end), trees.blocks(side.end)
+        for name in names:
+            shape, other = mine[name].shape, getattr(others.get(name), "shape", "missing")
+            if shape != other:
+                msg = (
+                    f"{side.name}: {name} has shape {other}, but in {sides[0].name} it is {shape}; "
+                    "the same directions must fit all runs."
+                )
+                raise InputError(msg)
+    return names
+
+
+def _directions(side: Side, kind: str, names: tuple[str, ...], seed: int) -> tuple:
+    key = jax.random.key(seed)
+    listed = ", ".join(names)
+    if kind == "random":
+        words = f"Random directions in {listed}, rows scaled to those of the first run's weights."
+        return land.random_directions(key, side.end, names), None, words
+    start, end = trees.blocks(side.start.params0), trees.blocks(side.end)
+    still = [name for name in names if np.array_equal(start[name], end[name])]
+    if kind == "path":
+        if len(still) == len(names):
+            msg = f"{', '.join(still)} did not move in {side.name}; choose other blocks."
+            raise InputError(msg)
+        words = f"From start (-1) to end (0) of the first run in {listed}, against a random one."
+        return land.path_directions(key, side.start.params0, side.end, names), None, words
+    seen = engine.snapshots(side.run.setup.rows([0]))
+    if missing := [name for name in names if name not in seen]:
+        msg = f"{', '.join(missing)} did not move in {side.name}; choose other blocks."
+        raise InputError(msg)
+    main = land.principal_directions({name: jnp.asarray(seen[name][0], float) for name in names})
+    words = (
+        f"Principal directions of the first run's path in {listed}; they hold "
+        f"{100 * float(main.share):.1f}% of its variance."
+    )
+    return main.directions, np.asarray(main.path), words
+
+
+@functools.partial(jax.jit, static_argnames=("names", "batch"))
+def _compute(start: Setup, centre: Any, axes: Any, grid: Any, *, names: tuple, batch: int) -> tuple:
+    values = land.plane(start.fast_risk, centre, axes, grid, grid, batch_size=batch)
+    return values, curvature(start.risk, train=names)(centre)
+
+
+def _plane(
+    side: Side, axes: land.Directions, names: tuple, grid: np.ndarray, samples: int | None
+) -> tuple[np.ndarray, dict[str, Any]]:
+    start = side.start
+    if samples is not None:
+        start = start.replace(problem=jax.tree.map(lambda x: x[:samples], start.problem))
+    largest = max((leaf.size for leaf in jax.tree.leaves(start.problem)), default=1)
+    tokens = getattr(start.setting, "num_tokens", 1)
+    batch = min(max(1, 2**22 // max(largest * tokens, 1)), 256)
+    values, ends = _compute(start, side.end, axes, grid, names=names, batch=batch)
+    step = float(grid[1] - grid[0])
+    measures: dict[str, Any] = land.measures(np.asarray(values), (step, step))
+    measures |= {
+        "hessian_min": float(ends["min"]),
+        "hessian_max": float(ends["max"]),
+        "hessian_converged": bool(ends["min_converged"] & ends["max_converged"]),
+    }
+    return np.asarray(values), measures
+
+
+def _figure(
+    sides: list[Side],
+    found: list[tuple[np.ndarray, dict[str, Any]]],
+    grid: np.ndarray,
+    path: np.ndarray | None,
+    words: str,
+    kind: str,
+) -> Figure:
+    panels = []
+    for k, (side, (values, _)) in enumerate(zip(sides, found, strict=True)):
+        curves: tuple[Curve, ...] = ()
+        if path is not None and k == 0:
+            x, y = path[:, 1], path[:, 0]
+            curves = (Curve("path of the run", x, y, y, y),)
+        # rows of values are the first direction, drawn upward
+        plane = Surface(side.name, grid, grid, values)
+        shown = Panel(side.name, "second direction", "first direction", curves, surface=plane)
+        panels += [shown, shown._replace(solid=True, curves=())]
+    return Figure("landscape", f"Risk on a plane ({kind} directions)", words, tuple(panels))

@@ -1,0 +1,1 @@
+"""What people look at: figures for papers, and one page that needs no network."""

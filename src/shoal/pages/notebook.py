@@ -1,0 +1,66 @@
+"""Results as HTML for notebooks; formulas become MathML."""
+
+import html
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from shoal.certificates import readings, verdict
+from shoal.lab.visit import number
+
+if TYPE_CHECKING:
+    from shoal.lab.run import Run
+    from shoal.lab.theorem import Certificates
+
+
+def math_html(text: str) -> str:
+    r"""Words with formulas between dollar signs as HTML with MathML.
+
+    >>> math_html("a < b")
+    'a &lt; b'
+    >>> "<math" in math_html(r"rate $\alpha^2$")
+    True
+    """
+    from latex2mathml.converter import convert
+
+    parts = re.split(r"\$([^$]+)\$", text)
+    return "".join(convert(part) if k % 2 else html.escape(part) for k, part in enumerate(parts))
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def certificates_html(found: "Certificates") -> str:
+    """A theorem compared with every seed."""
+    theorem = found.theorem
+    formula = (theorem.certificate.__doc__ or "").strip().split("\n\n")[0]
+    said = formula if "$" in formula else theorem.statement
+    parts = [f"<p><b>{html.escape(theorem.key)}</b> {math_html(' '.join(said.split()))}</p>"]
+    holds = {True: "yes", False: "no", None: "?"}
+    for seed, one in list(zip(found.run.seeds, found, strict=True))[:3]:
+        rows = [
+            (kind, r.name, number(r.lhs), number(r.rhs), f"{r.margin:+.3f}", holds[r.holds])
+            for kind, group in zip(("hypothesis", "conclusion"), readings(one), strict=True)
+            for r in group
+        ]
+        head = ("", "", "left side", "≤ right side", "margin", "holds")
+        parts.append(f"<p>seed {seed}: <b>{verdict(one)}</b></p>{_table(head, rows)}")
+    if len(found) > 3:
+        counts = {v: found.verdicts.count(v) for v in dict.fromkeys(found.verdicts)}
+        parts.append(f"<p>all {len(found)} seeds: {html.escape(str(counts))}</p>")
+    return "".join(parts)
+
+
+def run_html(run: "Run") -> str:
+    """What a training run did."""
+    rows = [
+        (str(seed), number(float(risk[0])), number(float(risk[-1])))
+        for seed, risk in list(zip(run.seeds, run.risk, strict=True))[:10]
+    ]
+    title = f"{run.setup.name}: {len(run.seeds)} seed(s), {int(run.step[-1])} steps"
+    return f"<p><b>{html.escape(title)}</b></p>{_table(('seed', 'first risk', 'last risk'), rows)}"

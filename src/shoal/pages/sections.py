@@ -1,0 +1,211 @@
+"""Runs, certificates, ledgers and figures as sections of a page."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.figures import Figure, Image, Panel, band, panel_from_json, thinned
+from shoal.lab import engine
+from shoal.lab.run import Run
+from shoal.lab.theorem import Certificates
+from shoal.pages.page import Section
+
+
+def number(value: float | None) -> str:
+    """Four significant digits; a dash for what is not a number."""
+    from shoal.lab.visit import number as digits
+
+    return "–" if value is None or not np.isfinite(value) else digits(value)
+
+
+def run_sections(run: Run, theorems: list[dict[str, Any]]) -> list[Section]:
+    """A run with its certificates (as JSON): verdicts, curves with bounds, spectra, attention."""
+    gone = sum(at is not None for at in run.diverged_at)
+    said = f"{gone} of {len(run.seeds)} seeds diverged." if gone else ""
+    sections = [
+        Section("Verdicts at a glance", said, verdicts=glance(theorems)),
+        Section("Loss", panels=(loss_panel(run, theorems),)),
+    ]
+    if panels := probe_panels(run):
+        sections.append(
+            Section("Along training", "Median and quartiles over seeds.", panels=panels)
+        )
+    if "kernel_eigenvalues" in run.probes:
+        panel = _spectrum(run, run.probes["kernel_eigenvalues"])
+        sections.append(Section("Spectrum", panels=(panel,)))
+    if "attention" in run.probes:
+        maps = np.asarray(run.probes["attention"])[0, :, 0]
+        images = tuple(Image(f"step {run.step[k]}", maps[k]) for k in thinned(len(run.step), 41))
+        slides = ((f"first sample, seed {run.seeds[0]}", images),)
+        sections.append(Section("Attention", "Move the slider along training.", slides=slides))
+    sections += [_theorem_section(theorem) for theorem in theorems]
+    setting = run.setup.setting.asdict().items()
+    details = tuple((k, "auto" if v is None else str(v)) for k, v in setting)
+    seeds = ", ".join(map(str, run.seeds[:20])) + (" ..." if len(run.seeds) > 20 else "")
+    extra = (("seeds", seeds), ("precision", run.setup.precision))
+    return [*sections, Section("Setting", details=details + extra)]
+
+
+def glance(theorems: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """How many seeds came out how, and which, for every theorem."""
+    lines = []
+    for theorem in theorems:
+        seeds: dict[str, list[str]] = {}
+        for result in theorem["results"]:
+            seeds.setdefault(result["verdict"], []).append(str(result["seed"]))
+        for verdict, mine in seeds.items():
+            shown = ", ".join(mine[:12]) + (f", ... ({len(mine)} in all)" if len(mine) > 12 else "")
+            lines.append((f"{theorem['paper']}.{theorem['theorem']}, seeds {shown}", verdict))
+    return tuple(lines)
+
+
+def certificate_sections(theorem: dict[str, Any]) -> list[Section]:
+    """A certificate as ``shoal certify --json`` printed it."""
+    setting = tuple((str(k), str(v)) for k, v in theorem.get("setting", {}).items())
+    parts = [Section("Verdicts at a glance", verdicts=glance([theorem])), _theorem_section(theorem)]
+    return [*parts, Section("Setting", details=setting)] if setting else parts
+
+
+def loss_panel(run: Run, theorems: list[dict[str, Any]]) -> Panel:
+    """Measured loss, the curves of theorems that apply, and the kernel's prediction."""
+    best = run.best or 0.0
+    curves = [band("measured", run.step, run.risk - best, positive=True)]
+    for theorem in theorems:
+        curves += _theorem_curves(run, theorem, best)
+    if run.setup.setting.method == "gd" and not any("kernel" in c.label for c in curves):
+        predicted = engine.kernel_predictions(run.setup, run.step)
+        if predicted is not None:
+            curves.append(
+                band("predicted by the initial kernel", run.step, predicted, positive=True)
+            )
+    label = "risk" if run.best is None else "risk above its optimum"
+    return Panel("loss, with what was promised", "step", label, tuple(curves), log_y=True)
+
+
+def _theorem_curves(run: Run, theorem: dict[str, Any], best: float) -> list[Any]:
+    """A theorem's own curves, over the seeds to which it applies."""
+    lines: dict[str, list] = {}
+    for result in theorem["results"]:
+        if result["verdict"] != "not applicable":
+            for name, curve in result.get("curves", {}).items():
+                at, y = np.asarray(curve["at"], int), np.asarray(curve["y"], float)
+                lines.setdefault(name, []).append((at, y - best))
+    curves = []
+    for name, rows in lines.items():
+        label = name if theorem["theorem"] == "kernel_regime" else f"{theorem['theorem']}: {name}"
+        values = np.stack([y for _, y in rows])
+        curves.append(band(label, run.step[rows[0][0]], values, positive=True))
+    return curves
+
+
+def probe_panels(run: Run, names: Iterable[str] = ()) -> tuple[Panel, ...]:
+    """Scalar probes, the parts of one probe together."""
+    panels = []
+    for probe, parts in run.parts.items():
+        if names and probe not in names:
+            continue
+        columns = {part: f"{probe}_{part}" for part in parts} or {probe: probe}
+        curves = []
+        for label, column in columns.items():
+            values = np.asarray(run.probes.get(column, np.nan), float)
+            if values.ndim == 2 and np.isfinite(values).any():
+                curves.append(band(label, run.step, values))
+        if curves:
+            panels.append(Panel(probe.replace("_", " "), "step", "", tuple(curves)))
+    return tuple(panels)
+
+
+def run_figure(run: Run, names: tuple[str, ...] = ()) -> Figure:
+    """The risk and some probes of a run as a figure."""
+    best = run.best or 0.0
+    loss = Panel(
+        "risk", "step", "risk" if run.best is None else "risk above its optimum",
+        (band("median and quartiles", run.step, run.risk - best, positive=True),), log_y=True,
+    )  # fmt: skip
+    title = f"{run.setup.name}, {len(run.seeds)} seed(s)"
+    return Figure("run", title, "", (loss, *probe_panels(run, names or run.parts)))
+
+
+def _spectrum(run: Run, eigenvalues: Any) -> Panel:
+    values = np.asarray(eigenvalues)
+    picked = np.unique(np.linspace(0, values.shape[-1] - 1, 6).astype(int))
+    curves = tuple(
+        band(f"eigenvalue {k + 1}", run.step, values[:, :, k], positive=True)
+        for k in picked
+        if (values[:, :, k] > 0).any()
+    )
+    return Panel("tangent kernel", "step", "eigenvalue", curves, log_y=True)
+
+
+_HOLDS = {True: "yes", False: "no", None: "?"}
+
+
+def _theorem_section(theorem: dict[str, Any]) -> Section:
+    tables = []
+    for result in theorem["results"][:3]:
+        for kind in ("hypotheses", "conclusions"):
+            rows = tuple(
+                (
+                    line["name"],
+                    number(line["lhs"]),
+                    number(line["rhs"]),
+                    number(line["margin"]),
+                    _HOLDS[line["holds"]],
+                )
+                for line in result[kind]
+            )
+            head = (kind, "left side", "≤ right side", "margin", "holds")
+            tables.append((f"seed {result['seed']}: {result['verdict']}", head, rows))
+    rates = "; ".join(
+        f"seed {r['seed']}: proved {number(r['predicted_rate'])}, "
+        f"measured {number(r['measured_rate'])}"
+        for r in theorem["results"][:3]
+        if r["predicted_rate"] is not None
+    )
+    source = f"Source: {theorem['source']}. " if "source" in theorem else ""
+    text = source + (f"Rate at which the risk is lost. {rates}." if rates else "")
+    return Section(f"{theorem['paper']}.{theorem['theorem']}", text, tables=tuple(tables))
+
+
+def ledger_section(claims: list[dict[str, Any]]) -> Section:
+    """The ledger (as in ledger.json) with evidence."""
+    shown = []
+    for claim in claims:
+        low, high = claim["interval"]
+        text = f"{number(claim['effect'])} [{number(low)}, {number(high)}]"
+        panel = panel_from_json(claim["panel"]) if claim.get("panel") else None
+        shown.append(claim | {"effect_text": text, "panel": panel})
+    verdicts = [claim["verdict"] for claim in shown]
+    said = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
+    return Section("The ledger", f"{len(shown)} claims: {said}.", claims=tuple(shown))
+
+
+def report_page(results: Iterable[Any], out: Path, title: str = "") -> Path:
+    """One page about runs and certificates; certificates of a run appear with it."""
+    from shoal.disk.runs import write_whole
+    from shoal.errors import InputError
+    from shoal.pages import page
+
+    found = list(results)
+    for item in found:
+        if not isinstance(item, Run | Certificates | Figure):
+            msg = f"cannot report on {type(item).__name__}: expected runs, certificates or figures."
+            raise InputError(msg)
+    certificates = [item for item in found if isinstance(item, Certificates)]
+    runs = dict.fromkeys(
+        [*(i for i in found if isinstance(i, Run)), *(c.run for c in certificates)]
+    )
+    parts: list[Section] = []
+    for run in runs:
+        about = [c.to_json(curves=True) for c in certificates if c.run is run]
+        parts += run_sections(run, about)
+    parts += [page.figure_section(item) for item in found if isinstance(item, Figure)]
+    papers = dict.fromkeys(run.setup.paper for run in runs if run.setup.paper)
+    text = page.render(
+        title or "A report of shoal", "", parts, command="sh.report(...)",
+        citations=[paper.citation() for paper in papers],
+    )  # fmt: skip
+    write_whole(out, text.encode())
+    return out

@@ -1,0 +1,184 @@
+"""What can be recorded along a run of arda2026, beside what every model has.
+
+`path` compares every iterate with one point of the set, the *comparator*: a teacher's transport at
+the student's heads, or the best linearised fit. The theorems compare runs with the same point.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal import trees
+from shoal._typing import Any, Array, Float, Params, Probe
+from shoal.diagnostics.layers import attention_entropy
+from shoal.lab.setup import Setup
+from shoal.models import predict
+from shoal.papers.arda2026 import data, heads, teachers
+from shoal.papers.arda2026.heads import Weights
+
+ON_THE_BOUNDARY = 1e-6
+"""Relative distance from the radius below which a head counts as being on it."""
+
+SENTENCES = {
+    "scaled_movement": "Largest movement of a head times sqrt(heads), block by block.",
+    "linearisation": "Distance of the outputs from the linearised model's: largest, and rms.",
+    "jacobian": "Norm of the output's gradient, block by block: the largest over samples.",
+    "boundary": "Share of heads on the boundary of the set, block by block.",
+    "covariance": "Trace and norm of the tokens' covariance under attention, mean over heads.",
+    "attention_entropy": "Mean entropy of attention over log(tokens): 1 is uniform, 0 one-hot.",
+    "path": "What theorems A and B ask of every iterate: errors, gradients, distances.",
+}
+
+
+def own_probes(setup: Setup) -> dict[str, Probe]:
+    """The paper's own probes for one start."""
+    found = {
+        "scaled_movement": scaled_movement(setup),
+        "linearisation": linearisation(setup),
+        "jacobian": jacobian(setup),
+    }
+    if setup.setting.model == "heads":
+        X, q = heads.split(setup.inputs)
+        found |= {
+            "boundary": boundary(setup),
+            "covariance": covariance(setup),
+            "attention_entropy": attention_entropy(  # a sequence and its query as one array
+                lambda params, x: heads.attention(params.W, x[:-1], x[-1]),
+                jnp.concatenate([X, q[:, None]], axis=1),
+            ),
+        }
+        if setup.setting.output_scale == 1:
+            found["path"] = path(setup)
+    return found
+
+
+def _difference(params: Params, params0: Params) -> Params:
+    return jax.tree.map(jnp.subtract, params, params0)
+
+
+def _movement(setup: Setup, params: Params) -> dict[str, Float[Array, " m"]]:
+    """Movement of each row of each block times the root of the number of heads."""
+    root = params.c.shape[0] ** 0.5
+    moved = trees.blocks(_difference(params, setup.params0))
+    return {k: root * jnp.sqrt(jnp.sum(W**2, tuple(range(1, W.ndim)))) for k, W in moved.items()}
+
+
+def scaled_movement(setup: Setup) -> Probe:
+    """Largest movement of a head times the root of their number, block by block."""
+    return lambda params: {k: jnp.max(row) for k, row in _movement(setup, params).items()}
+
+
+def boundary(setup: Setup) -> Probe:
+    """Share of heads on the boundary of the set, block by block."""
+    limits = dict(zip("cUW", setup.setting.limits, strict=True))
+
+    def probe(params: Weights) -> dict[str, Float[Array, ""]]:
+        return {
+            name: jnp.mean(row >= limits[name] * (1 - ON_THE_BOUNDARY), dtype=float)
+            for name, row in _movement(setup, params).items()
+        }
+
+    return probe
+
+
+def linearisation(setup: Setup) -> Probe:
+    """Distance of the outputs from those of the linearised model: largest, and root mean square."""
+    network, params0, inputs = setup.network, setup.params0, setup.inputs
+
+    def probe(params: Params) -> dict[str, Float[Array, ""]]:
+        lin = predict(network, params0, inputs)
+        lin += teachers.along(network, params0, inputs, _difference(params, params0))
+        error = predict(network, params, inputs) - lin
+        return {"sup": jnp.max(jnp.abs(error)), "rms": jnp.sqrt(jnp.mean(error**2))}
+
+    return probe
+
+
+def jacobian(setup: Setup) -> Probe:
+    """Norm of the output's gradient, block by block: the largest over samples."""
+    network, inputs, setting = setup.network, setup.inputs, setup.setting
+
+    def probe(params: Params) -> dict[str, Float[Array, ""]]:
+        if setting.model == "heads":
+            squares = heads.output_gradients(params, inputs, setting.sigma)
+            return {k: jnp.sqrt(jnp.max(s)) / setting.output_scale for k, s in squares.items()}
+        J = trees.blocks(jax.vmap(jax.jacrev(network.apply), in_axes=(None, 0))(params, inputs))
+        return {k: jnp.sqrt(jnp.max(jnp.sum(j**2, tuple(range(1, j.ndim))))) for k, j in J.items()}
+
+    return probe
+
+
+def covariance(setup: Setup) -> Probe:
+    """Trace and Frobenius norm of the tokens' covariance under attention, mean over heads."""
+
+    def probe(params: Weights) -> dict[str, Float[Array, ""]]:
+        def one(sample: Any) -> tuple[Array, Array]:
+            x, q = heads.split(sample)
+            alpha = heads.attention(params.W, x, q)
+            a = alpha @ x
+            M = jnp.einsum("mt,td,te->mde", alpha, x, x) - a[:, :, None] * a[:, None, :]
+            size = jnp.sqrt(jnp.sum(M**2, axis=(1, 2)))
+            return jnp.mean(jnp.trace(M, axis1=1, axis2=2)), jnp.mean(size)
+
+        trace, size = jax.lax.map(one, setup.inputs)
+        return {"trace": jnp.mean(trace), "norm": jnp.mean(size)}
+
+    return probe
+
+
+# --------------------------------------------------------------------- in terms of the comparator
+
+
+class Comparator(NamedTuple):
+    """The point that a run is compared with."""
+
+    point: Weights  # Inside the set.
+    norms: dict[str, Array]  # Of its transport, before it was projected into the set.
+
+
+def comparator(setup: Setup) -> Comparator:
+    """The teacher's transport at the student's heads, or the best linearised fit."""
+    setting, params0, inputs = setup.setting, setup.params0, setup.inputs
+    if setting.comparator == "teacher":
+        dual = setting.labels == "dual"
+        v = data.dual_transport(setting, params0, inputs) if dual else data.teacher(setting, params0)
+        point = teachers.moved(params0, v)
+    else:
+        K = sum(heads.tangent_kernels(inputs, setting.sigma, block=setting.block)(params0).values())
+        top = jnp.linalg.eigvalsh(K)[-1] * (1 + 1e-6)
+        point = teachers.best_fit(
+            setup.network, params0, inputs, setup.targets, setting.limits, top
+        )
+    inside = teachers.nearest(params0, point, setting.limits)
+    return Comparator(inside, teachers.norms(teachers.transport_of(params0, point)))
+
+
+PATH = ("error", "gradient", "linearisation", "linearisation_sup", "distance", "descent")
+PATH_PROBES = tuple(f"path_{name}" for name in (*PATH, "steepness"))
+
+
+def path(setup: Setup) -> Probe:
+    """What the path forms of the theorems ask of every iterate, in float64."""
+    setup = setup.astype("float64")
+    network, params0, inputs, y = setup.network, setup.params0, setup.inputs, setup.targets
+    target = comparator(setup).point  # computed once, outside of the loop over steps
+
+    def probe(params: Weights) -> dict[str, Array]:
+        difference = _difference(params, target)
+        f = predict(network, params, inputs)
+        e = teachers.along(network, params, inputs, difference) - (f - y)
+        lin = f - teachers.linearised(network, params0, inputs, params)
+        squares = heads.output_gradients(params, inputs, setup.setting.sigma)
+        slope = jax.grad(setup.risk)(params)
+        return {
+            "error": jnp.sqrt(jnp.mean(e**2)),
+            "gradient": jnp.max(squares["W"] + squares["U"] + squares["c"]),
+            "linearisation": jnp.sqrt(jnp.mean(lin**2)),
+            "linearisation_sup": jnp.max(jnp.abs(lin)),
+            "distance": trees.norm(difference) ** 2,
+            "descent": trees.dot(slope, difference),
+            "steepness": trees.norm(slope) ** 2,
+        }
+
+    return probe

@@ -1,0 +1,277 @@
+r"""Constants of the theorems: what is known of a start before it is trained.
+
+Letters as in docs/theory/song2024.md. Functions take one start (a `Setup` without the axis of
+seeds); most look at its initial weights ``params0``, its tokens and its kernel.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shoal._typing import Any, Array, Callable, Float, Scalar
+from shoal.linalg import norm_op, numerical_rank, singular_values
+from shoal.models import predict
+from shoal.papers.song2024 import layer
+from shoal.papers.song2024.layer import Weights
+
+KAPPA_3 = math.sqrt(6) / 9
+"""Largest third cumulant of a unit vector under a probability vector (lemma 1)."""
+ZERO = 1e-12
+"""Singular values below this share of the largest count as zero."""
+
+Numbers = dict[str, Array]
+
+
+def residual(setup: Any) -> Float[Array, "N n p"]:
+    """Outputs minus targets at the start."""
+    return predict(setup.network, setup.params0, setup.inputs) - setup.targets
+
+
+def first_risk(setup: Any) -> Float[Array, ""]:
+    """$F_0$."""
+    return 0.5 * jnp.sum(residual(setup) ** 2)
+
+
+def centred(Z: Float[Array, "*N n k"]) -> Float[Array, "*N n k"]:
+    """$PZ$: the mean row subtracted from every row."""
+    return Z - jnp.mean(Z, axis=-2, keepdims=True)
+
+
+# ---------------------------------------------------------------- what is known of each kernel
+
+
+class ScoreBounds(NamedTuple):
+    r"""Lemma 3: $c=a\,x+b\,x^2(\omega+R)$ bounds $\dot S$, $e=f\,c^2+g\,x^2$ bounds $\ddot S$."""
+
+    a: Scalar
+    b: Scalar
+    f: Scalar
+    g: Scalar
+
+
+class Bounds(NamedTuple):
+    r"""Bounds of the derivatives of attention weights, for any query.
+
+    ``scores(n, d, tau)`` are the constants of lemma 3. ``turning(U, K, tau)`` are $\beta_i$, the
+    Lipschitz constant of $J_{ik}=\partial m_{ik}/\partial q_{ik}$, and $j_i$, the bound of its norm.
+    """
+
+    scores: Callable[[int, int, Scalar], ScoreBounds]
+    turning: Callable[[Array, Array, Scalar], tuple[Array, Array]]
+
+
+def _softmax_scores(n: int, d: int, tau: Scalar) -> ScoreBounds:  # noqa: ARG001
+    return ScoreBounds(a=0.0, b=1 / (2 * d**0.5), f=4 * KAPPA_3, g=1 / (2 * d**0.5))
+
+
+def _softmax_turning(
+    U: Float[Array, "N n p"], K: Float[Array, "N n k"], tau: Scalar
+) -> tuple[Array, Array]:
+    del tau
+    d = K.shape[-1]
+    PU, PK = (jax.vmap(lambda z: norm_op(centred(z)))(z) for z in (U, K))
+    return KAPPA_3 * PU * PK**2 / d, PU * PK / (2 * d**0.5)
+
+
+def _gaussian_scores(n: int, d: int, tau: Scalar) -> ScoreBounds:  # noqa: ARG001
+    return ScoreBounds(a=jnp.sqrt(2 * n / (math.e * tau)), b=0.0, f=0.0, g=2 * n**0.5 / tau)
+
+
+def _gaussian_turning(
+    U: Float[Array, "N n p"], K: Float[Array, "N n k"], tau: Scalar
+) -> tuple[Array, Array]:
+    n, size = K.shape[-2], jax.vmap(norm_op)(U)
+    return n**0.5 * size / tau, size * jnp.sqrt(n / (math.e * tau))
+
+
+SOFTMAX = Bounds(_softmax_scores, _softmax_turning)
+GAUSSIAN = Bounds(_gaussian_scores, _gaussian_turning)
+PROVED = {"softmax": SOFTMAX, "gaussian": GAUSSIAN}
+"""The kernels that theorems 2 and 3 cover."""
+RULE_OF_THUMB = {
+    "normalised_gaussian": SOFTMAX,
+    "exponential": SOFTMAX,
+    "mean_gaussian": GAUSSIAN,
+}
+"""Bounds that other kernels borrow, for a default step only."""
+
+
+def bounds_of(setup: Any) -> Bounds:
+    """Bounds of a start's kernel: proved, or borrowed."""
+    return (PROVED | RULE_OF_THUMB)[setup.setting.kernel]
+
+
+# --------------------------------------------------------------------- theorem 1: values alone
+
+
+def value_numbers(setup: Any) -> Numbers:
+    r"""All about training $W_V$ alone: $\lambda$, $L$, the floor, and the residual's parts."""
+    X, form = setup.inputs, setup.setting.form
+    A = layer.value_matrix(setup.params0, X, form)
+    r = residual(setup).ravel()
+    U, sigma, _ = jnp.linalg.svd(A, full_matrices=False)
+    alive = sigma > ZERO * sigma[0]
+    parts = jnp.where(alive, U.T @ r, 0.0)
+    return {
+        "lambda": jnp.min(jnp.where(alive, sigma, jnp.inf)) ** 2,
+        "L": sigma[0] ** 2,
+        "F_0": 0.5 * jnp.sum(r**2),
+        "F_star": 0.5 * jnp.sum((r - U @ parts) ** 2),
+        "rank A": jnp.sum(alive),
+        "rank B": numerical_rank(layer.feature_matrix(setup.params0, X, form), ZERO),
+        "rows of A": jnp.asarray(len(r)),
+        "sigma": sigma,
+        "parts": parts,
+    }
+
+
+def value_risk(c: Numbers, step_size: Scalar, step: Array) -> Float[Array, " T"]:
+    r"""The risk at each step, $F^*+\tfrac12\sum_j(1-\eta\sigma_j^2)^{2t}(u_j^\top r_0)^2$."""
+    factors = (1 - step_size * c["sigma"] ** 2)[None] ** step[:, None]
+    return c["F_star"] + 0.5 * jnp.sum((factors * c["parts"][None]) ** 2, axis=1)
+
+
+# --------------------------------------------------- theorem 2: queries, keys and values together
+
+
+def joint_constants(setup: Any) -> Numbers:
+    r"""Every constant of theorem 2.
+
+    $R$ is the largest with $RL_A\le\lambda/2$: for each head the root of
+    $R(\alpha+\beta R)=\lambda/2$ with $\alpha=o(\bar a+\bar b\omega)$, $\beta=o\bar b$, where
+    $\bar a^2=\sum_i(ax_i^2)^2$ and $\bar b^2=\sum_i(bx_i^3)^2$ (one of $a$, $b$ is zero).
+    """
+    X, params0 = setup.inputs, setup.params0
+    sigma = singular_values(layer.value_matrix(params0, X, setup.setting.form))
+    rows, columns = setup.targets.size, params0.W_V.size
+    lam = jnp.where(columns >= rows, sigma[-1], 0.0)
+    x, o = jax.vmap(norm_op)(X), jax.vmap(norm_op)(params0.W_O)
+    Q, K = (jax.vmap(norm_op)(W) for W in (params0.W_Q, params0.W_K))
+    omega = jnp.sqrt(Q**2 + K**2)
+    n, d, tau = X.shape[1], params0.W_Q.shape[-1], setup.setting.form.bandwidth
+    a, b, f, g = bounds_of(setup).scores(n, d, tau)
+    alpha = o * (a * jnp.sqrt(jnp.sum(x**4)) + b * jnp.sqrt(jnp.sum(x**6)) * omega)
+    beta = o * b * jnp.sqrt(jnp.sum(x**6))
+    below = alpha + jnp.sqrt(alpha**2 + 2 * beta * lam)  # no cancellation in the root this way
+    R = jnp.min(jnp.where(below > 0, lam / jnp.where(below > 0, below, 1), jnp.inf))
+    # a head with W_O = 0 sets no limit
+    x = x[:, None]
+    c = a * x + b * x**2 * (omega[None] + R)
+    e = f * c**2 + g * x**2
+    L_A = jnp.max(o * jnp.sqrt(jnp.sum((c * x) ** 2, axis=0)))
+    A_norm = sigma[0] + R * L_A
+    u = x * (jax.vmap(norm_op)(params0.W_V) + R)[None] * o[None]
+    jacobian = A_norm**2 + jnp.sum((c * u) ** 2)
+    E = jnp.sqrt(jnp.sum(jnp.max((e * u) ** 2, axis=1)))
+    F_0 = first_risk(setup)
+    return {
+        "lambda": lam,
+        "|A_0|": sigma[0],
+        "c": c,
+        "L_A": L_A,
+        "R": R,
+        "threshold": lam**2 * R**2 / 32,
+        "F_0": F_0,
+        "a^2+b^2": jacobian,
+        "E": E,
+        "L": jacobian + jnp.sqrt(2 * F_0) * 0.5 * (E + jnp.sqrt(E**2 + 4 * L_A**2)),
+        "mu": lam**2 / 4,
+    }
+
+
+# ------------------------------------------------------------------- theorem 3: queries alone
+
+
+def affine_gap(U: Float[Array, "n p"], Y: Float[Array, "n p"]) -> Float[Array, " n"]:
+    """Distance of each target row to the affine hull of the values."""
+    _, sigma, V = jnp.linalg.svd(centred(U), full_matrices=False)
+    alive = sigma > ZERO * norm_op(U)
+    away = Y - jnp.mean(U, axis=0)[None]
+    inside = (away @ V.T) * alive[None] @ V
+    return jnp.sqrt(jnp.sum((away - inside) ** 2, axis=1))
+
+
+def query_geometry(setup: Any) -> Numbers:
+    r"""Values, keys and the ranks that decide what training $W_Q$ alone can do (one head)."""
+    X, params0, Y = setup.inputs, setup.params0, setup.targets
+    U = jax.vmap(lambda x: layer.values(params0, x)[0])(X)
+    K = jax.vmap(lambda x: layer.queries_and_keys(params0, x)[1][0])(X)
+    sigma_X = singular_values(X.reshape(-1, X.shape[-1]))
+    full = X.shape[0] * X.shape[1] <= X.shape[2]
+    size = jax.vmap(norm_op)(U) + jnp.sqrt(jnp.max(jnp.sum(Y**2, -1), -1))
+    gap = jax.vmap(affine_gap)(U, Y)
+    in_hull = jnp.max(gap, axis=1) <= 1e-9 * size
+
+    def rank(Z: Array) -> Array:
+        spread = jax.vmap(lambda z: singular_values(centred(z)))(Z)
+        return jnp.sum(spread > ZERO * jax.vmap(norm_op)(Z)[:, None], axis=1)
+
+    return {
+        "U": U,
+        "K": K,
+        "sigma_X": sigma_X[-1] if full else jnp.zeros(()),
+        "|X|": sigma_X[0],
+        "in_hull": in_hull,
+        "off_hull": jnp.sqrt(jnp.sum(jnp.where(in_hull[:, None], gap, 0.0) ** 2)),
+        "rank_U": rank(U),
+        "rank_K": rank(K),
+    }
+
+
+def smallest_jacobian(setup: Any, params: Weights, geometry: Numbers) -> Float[Array, ""]:
+    r"""$\min_{ik}\sigma_{a_i}(J_{ik})$; samples with $a_i=0$ are fitted and do not count."""
+    form = setup.setting.form
+    J = layer.query_jacobians(params, setup.inputs, form)
+    N, n, p, _ = J.shape
+    sigma = jnp.linalg.svd(J, full_matrices=False, compute_uv=False)
+    sigma = jnp.concatenate([sigma, jnp.zeros((N, n, p))], axis=-1)[..., :p]  # zero if k < p
+    count = jnp.full(N, p)
+    if form.kernel.normalised:
+        count = jnp.where(geometry["in_hull"], geometry["rank_U"], p)
+    picked = jnp.take_along_axis(sigma, jnp.maximum(count - 1, 0)[:, None, None], axis=2)[..., 0]
+    least = jnp.min(jnp.where(count[:, None] > 0, picked, jnp.inf))
+    return jnp.where(jnp.any(count > 0), least, 0.0)  # nothing can turn, and nothing needs to
+
+
+def smoothness(setup: Any) -> Float[Array, ""]:
+    r"""$L$ of theorem 3, heads added up: beyond one head and $W_Q$ alone only a rule of thumb."""
+    X, params0, tau = setup.inputs, setup.params0, setup.setting.form.bandwidth
+
+    def head(W_K: Array, W_VO: Array) -> tuple[Array, Array]:
+        beta, j = bounds_of(setup).turning(X @ W_VO, X @ W_K, tau)
+        return jnp.max(beta), jnp.max(j) ** 2
+
+    beta, j2 = jax.vmap(head)(params0.W_K, params0.W_V @ params0.W_O)
+    size = norm_op(X.reshape(-1, X.shape[-1]))
+    r = jnp.sqrt(jnp.sum(residual(setup) ** 2))
+    L = size**2 * (jnp.sum(j2) + r * jnp.max(beta))
+    return jnp.where(L > 0, L, 1.0)
+
+
+def query_constants(setup: Any, geometry: Numbers | None = None) -> Numbers:
+    """Every constant of theorem 3."""
+    form, g = setup.setting.form, query_geometry(setup) if geometry is None else geometry
+    s_0 = smallest_jacobian(setup, setup.params0, g)
+    beta, j_all = bounds_of(setup).turning(g["U"], g["K"], form.bandwidth)
+    j = jnp.max(j_all)
+    token = jnp.max(jnp.sqrt(jnp.sum(setup.inputs**2, axis=-1)), axis=1)
+    R_J = s_0 / (2 * jnp.max(beta * token))
+    F_0 = first_risk(setup)
+    mu_0 = (g["sigma_X"] * s_0) ** 2
+    return {
+        "sigma_X": g["sigma_X"],
+        "|X|": g["|X|"],
+        "s_0": s_0,
+        "mu_0": mu_0,
+        "beta": jnp.max(beta),
+        "j": j,
+        "R_J": R_J,
+        "threshold": mu_0 * R_J**2 / 32,
+        "F_0": F_0,
+        "L": g["|X|"] ** 2 * (j**2 + jnp.sqrt(2 * F_0) * jnp.max(beta)),
+        "off the hull": g["off_hull"] if form.kernel.normalised else jnp.zeros(()),
+        "rank of centred values, least": jnp.min(g["rank_U"]),
+        "rank of centred keys, least": jnp.min(g["rank_K"]),
+    }

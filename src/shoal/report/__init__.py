@@ -1,1 +1,0 @@
-"""What people look at: pictures for papers, and one page that needs no network."""
