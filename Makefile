@@ -4,13 +4,17 @@ ENV    := .venv
 BIN    := $(ENV)/bin
 READY  := $(ENV)/.ready
 
-.PHONY: tour test lint types format ledger clean
+.PHONY: tour test test-all lint types format ledger clean
 
 tour: $(READY)
 	$(BIN)/shoal tour
 
 test: $(READY) lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# also what is long and rare: all negative controls, README's commands, kills, Dask, the browser
+test-all: $(READY) lint types
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -23,7 +27,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The environment is made anew only when what it is made from has changed.
+# The environment is made again only when what it is made from has changed.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "shoal needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(ENV)

@@ -3,11 +3,13 @@ import pytest
 
 from shoal.certificates import (
     Certificate,
+    Equality,
     Inequality,
     Verdict,
     read_conclusion,
     read_hypothesis,
     readings,
+    share_lost,
     verdict,
 )
 
@@ -80,3 +82,30 @@ def test_readings_keep_the_order_of_the_theorem():
     hypotheses, conclusions = readings(certificate)
     assert [h.name for h in hypotheses] == ["z", "a"]
     assert [c.name for c in conclusions] == ["m", "b"]
+
+
+@pytest.mark.parametrize(
+    ("lhs", "rhs", "tolerance", "expected"),
+    [
+        (1.0, 1.1, 0.2, Verdict.HOLDS),
+        (1.1, 1.0, 0.2, Verdict.HOLDS),
+        (1.0, 1.5, 0.2, Verdict.VIOLATED),
+        (np.nan, 1.0, 0.2, Verdict.VIOLATED),
+        (1.0, np.inf, 0.2, Verdict.UNRESOLVED),
+        ([1.0, 1.0, 1.0], [1.0, 1.0, 2.0], 0.1, Verdict.VIOLATED),
+    ],
+)
+def test_an_equality_holds_up_to_its_tolerance_on_both_sides(lhs, rhs, tolerance, expected):
+    assert judge(conclusion=Equality(np.asarray(lhs), np.asarray(rhs), tolerance)) == expected
+
+
+def test_an_equality_is_read_where_it_is_worst():
+    curve = Equality(np.array([1.0, 2.0, 3.0]), np.array([1.0, 2.3, 3.1]), np.full(3, 0.5))
+    reading = read_conclusion("curve", curve)
+    assert (reading.at, reading.holds) == (1, True)
+    assert reading.margin == pytest.approx(0.4)
+
+
+def test_the_share_lost_per_step_is_that_of_a_geometric_curve():
+    risk = 5 * 0.9 ** np.arange(11.0)
+    assert float(share_lost(risk, 10)) == pytest.approx(0.1)

@@ -26,6 +26,16 @@ def test_sigma_min_is_zero_when_there_are_fewer_columns_than_rows():
     assert float(linalg.sigma_min(jnp.ones((3, 2)))) == 0.0
 
 
+def test_small_singular_values_count_as_zero_if_asked():
+    A = with_singular_values([1.0, 1e-3, 1e-11])
+    assert float(linalg.sigma_min(A, rtol=1e-10)) == 0.0
+    assert float(linalg.sigma_min(A, rtol=1e-12)) == pytest.approx(1e-11, rel=1e-3)
+    known = linalg.singular_values(A)
+    assert float(linalg.sigma_min(A, sigma=known)) == float(known[-1])
+    assert int(linalg.numerical_rank(A, 1e-10)) == 2
+    assert 1e-16 < float(linalg.rank_tolerance(A)) < 1e-14
+
+
 def test_norms_match_numpy():
     A = np.random.default_rng(1).normal(size=(5, 3))
     assert float(linalg.norm_op(jnp.asarray(A))) == pytest.approx(np.linalg.norm(A, 2), rel=1e-13)
@@ -48,6 +58,14 @@ def test_top_eigenvalue_is_not_fooled_by_a_larger_negative_one():
     assert float(top.value) == pytest.approx(3.0, rel=1e-6)
 
 
+def test_the_bottom_is_the_top_of_the_negative():
+    A = symmetric(np.concatenate([[100.0, 50.0], np.linspace(-3, 1, 98)]))
+    start = jax.random.normal(jax.random.key(0), (100,))
+    low = linalg.bottom_eigenvalue(lambda v: A @ v, start, num_matvecs=60)
+    assert bool(low.converged)
+    assert float(low.value) == pytest.approx(-3.0, rel=1e-6)
+
+
 def test_top_eigenvalue_admits_when_it_has_not_converged():
     A = symmetric(np.linspace(0, 1, 300))
     start = jax.random.normal(jax.random.key(0), (300,))
@@ -65,12 +83,8 @@ def test_an_eigenvalue_lies_within_the_residual():
 
 
 def test_float32_is_refused_for_certificates():
-    jax.config.update("jax_enable_x64", False)
-    try:
-        with pytest.raises(InputError, match="float64 is off"):
-            linalg.require_float64()
-    finally:
-        jax.config.update("jax_enable_x64", True)
+    with jax.enable_x64(False), pytest.raises(InputError, match="float64 is off"):
+        linalg.require_float64()
 
 
 @pytest.mark.parametrize(

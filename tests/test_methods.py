@@ -5,7 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.methods import gradient_descent, gradient_flow
+from shoal.errors import InputError
+from shoal.methods import (
+    adam,
+    averaging,
+    decaying,
+    from_optax,
+    gradient_descent,
+    gradient_flow,
+    on_batches,
+    projected,
+    subset,
+)
 from shoal.training import run
 
 P = namedtuple("P", "a b")
@@ -17,7 +28,7 @@ def quadratic(p):
     return 0.5 * (jnp.sum(CURVATURE.a * p.a**2) + jnp.sum(CURVATURE.b * p.b**2))
 
 
-@pytest.mark.parametrize("method", [gradient_descent, gradient_flow])
+@pytest.mark.parametrize("method", [gradient_descent, gradient_flow, adam])
 def test_every_method_keeps_shapes_and_types_and_lowers_a_convex_risk(method):
     out = run(method(0.05, {"b": 0.5}), quadratic, START, num_steps=10, every=5)
     assert jax.tree.map(jnp.shape, out.params) == jax.tree.map(jnp.shape, START)
@@ -78,8 +89,6 @@ def five_samples(blocks, rows=None):
 
 
 def test_adam_follows_the_published_recursion():
-    from shoal.methods import adam
-
     method = adam(0.1, {"w": 0.5})
     blocks = {"w": jnp.array([4.0, -3.0])}
     state = method.init(blocks)
@@ -93,8 +102,6 @@ def test_adam_follows_the_published_recursion():
 
 
 def test_a_batch_of_all_samples_is_plain_descent():
-    from shoal.methods import on_batches
-
     plain = gradient_descent(0.01)
     batched = on_batches(plain, num_samples=5, batch_size=5)
     blocks = {"w": jnp.array([4.0, -3.0])}
@@ -104,8 +111,6 @@ def test_a_batch_of_all_samples_is_plain_descent():
 
 
 def test_batches_hold_different_samples_and_change():
-    from shoal.methods import on_batches
-
     seen = []
 
     def watched(blocks, rows):
@@ -126,10 +131,56 @@ def test_batches_hold_different_samples_and_change():
 def test_all_subsets_are_equally_likely():
     from scipy import stats
 
-    from shoal.methods import subset
-
     drawn = jax.vmap(lambda key: subset(key, 6, 3))(jax.random.split(jax.random.key(1), 20000))
     kinds, counts = np.unique(np.sort(np.asarray(drawn), axis=1), axis=0, return_counts=True)
     assert len(kinds) == 20  # 6 over 3
     assert stats.chisquare(counts).pvalue > 1e-3
     assert set(np.asarray(subset(jax.random.key(0), 4, 4)).tolist()) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("size", [0, 6])
+def test_batches_that_do_not_fit_are_refused(size):
+    with pytest.raises(InputError, match="expected between 1 and num_samples=5"):
+        on_batches(gradient_descent(0.1), num_samples=5, batch_size=size)
+
+
+def test_the_average_is_that_of_the_points_before_every_step():
+    method = averaging(gradient_descent(0.1))
+    blocks = {"w": jnp.array([4.0, -3.0])}
+    state, seen = method.init(blocks), []
+    for _ in range(6):
+        seen.append(np.asarray(blocks["w"]))
+        blocks, state = method.step(five_samples, blocks, state)
+    np.testing.assert_allclose(state.mean["w"], np.mean(seen, axis=0), rtol=1e-12)
+    assert int(state.steps) == 6
+
+
+def test_projected_descent_stays_in_balls_around_the_start_row_by_row():
+    method = projected(gradient_descent(0.05), {"a": 0.3, "b": 10.0})
+    out = run(method, quadratic, START, num_steps=20)
+    # rows of a vector are its entries: each moves by 0.3 towards zero and no further
+    np.testing.assert_allclose(out.params.a, [1.7, -0.7], rtol=1e-12)
+    np.testing.assert_allclose(out.params.b, START.b * 0.9**20, rtol=1e-12)
+
+
+@pytest.mark.parametrize("to_start", [True, False])
+def test_decay_descends_the_penalised_risk(to_start):
+    out = run(decaying(gradient_descent(0.1), 0.5, to_start=to_start), quadratic, START, num_steps=3)
+    w = np.array([2.0, -1.0])
+    centre = w if to_start else np.zeros(2)
+    for _ in range(3):
+        w = w - 0.1 * (np.asarray(CURVATURE.a) * w + 0.5 * (w - centre))
+    np.testing.assert_allclose(out.params.a, w, rtol=1e-12)
+
+
+def test_any_optax_transformation_is_a_method_and_keeps_step_ratios():
+    import optax
+
+    made = from_optax(optax.sgd(0.1, momentum=0.9))(None, {"b": 0.0})
+    out = run(made, quadratic, START, num_steps=5)
+    w, v = np.array([2.0, -1.0]), np.zeros(2)
+    for _ in range(5):
+        v = 0.9 * v + np.asarray(CURVATURE.a) * w
+        w = w - 0.1 * v
+    np.testing.assert_allclose(out.params.a, w, rtol=1e-12)
+    assert out.params.b.tolist() == START.b.tolist()

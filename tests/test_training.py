@@ -5,12 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from helpers import small
 from shoal.errors import InputError
-from shoal.experiments import Experiment, certify, initial_params, simulate, theorem_of
 from shoal.methods import gradient_descent
-from shoal.papers import wu2023
-from shoal.training import diverged_at, leg, run
+from shoal.training import diverged_at, flat_names, run, segment, spacing
 
 P = namedtuple("P", "w v")
 START = P(jnp.array(4.0), jnp.array(1.0))
@@ -34,11 +31,11 @@ def test_records_are_those_of_a_python_loop():
     assert float(out.probes["w"][-1]) == float(out.params.w)
 
 
-def test_a_run_in_legs_is_the_run():
+def test_a_run_in_segments_is_the_run():
     method = gradient_descent(0.01)
     whole = run(method, risk, START, num_steps=6)
-    first = leg(method, risk, START, num_steps=3)
-    second = leg(method, risk, first.params, first.state, num_steps=3)
+    first = segment(method, risk, START, num_steps=3)
+    second = segment(method, risk, first.params, first.state, num_steps=3)
     assert second.params == whole.params
     np.testing.assert_array_equal(
         jnp.concatenate([first.records["risk"], second.records["risk"]]), whole.risk[:-1]
@@ -78,100 +75,33 @@ def test_records_that_do_not_fit_are_refused(num_steps, every):
         run(gradient_descent(0.1), risk, START, num_steps=num_steps, every=every)
 
 
+def test_a_run_of_nested_parameters_moves_what_a_pattern_selects():
+    start = {"a": {"x": jnp.array(2.0), "y": jnp.array(3.0)}, "b": [jnp.array(1.0)]}
+
+    def squares(p):
+        return 0.5 * sum(W**2 for W in jax.tree.leaves(p))
+
+    out = run(gradient_descent(0.5), squares, start, num_steps=1, train=["a.*"])
+    assert jax.tree.map(float, out.params) == {"a": {"x": 1.0, "y": 1.5}, "b": [1.0]}
+
+
 def test_unknown_and_empty_selections_are_refused():
     with pytest.raises(InputError, match="no parameter is called 'u'"):
         run(gradient_descent(0.1), risk, START, num_steps=1, train=["u"])
-    with pytest.raises(InputError, match="names no parameter"):
+    with pytest.raises(InputError, match="selects no parameter"):
         run(gradient_descent(0.1), risk, START, num_steps=1, train=[])
 
 
-def counting(counter):
-    def model(setting):
-        counter.append(setting)
-        return wu2023.model(setting)
-
-    return wu2023.PAPER._replace(model=model)
-
-
-def experiment(paper, setting, seeds):
-    return Experiment(
-        paper,
-        setting,
-        (),
-        wu2023.problem(setting),
-        initial_params(wu2023.PAPER, setting, seeds),
-        seeds,
-        "float64",
-    )
+def test_a_probe_with_parts_has_a_record_for_each():
+    probes = {"both": lambda p: {"w": p.w, "v": p.v}, "sum": lambda p: p.w + p.v}
+    out = run(gradient_descent(0.1), risk, START, num_steps=2, probes=probes)
+    assert list(out.probes) == ["both_v", "both_w", "sum"]  # sorted: JAX's dicts are
+    np.testing.assert_array_equal(out.probes["sum"], out.probes["both_w"] + out.probes["both_v"])
+    assert flat_names({"a": {"b": 1}, "c": 2}) == {"a_b": 1, "c": 2}
 
 
-def test_a_hundred_seeds_are_one_call_and_one_compilation():
-    traces = []
-    paper = counting(traces)
-    setting = small(step_size=0.01, num_steps=6)
-    out = simulate(experiment(paper, setting, tuple(range(100))), ("pl_ratio",))
-    assert out.risk.shape == (100, 7)
-    # one trace of the loop and one of the last record, whatever the number of seeds and legs
-    assert len(traces) == 2
-    again = setting._replace(step_size=0.02, hidden_step_ratio=0.5, data_seed=3, label_scale=0.1)
-    simulate(experiment(paper, again, tuple(range(100, 200))), ("pl_ratio",))
-    assert len(traces) == 2
-
-
-def test_a_batch_of_seeds_agrees_with_each_seed_alone():
-    setting = small(step_size=0.01, num_steps=6)
-    many = simulate(experiment(wu2023.PAPER, setting, (0, 1, 2)))
-    one = simulate(experiment(wu2023.PAPER, setting, (2,)))
-    np.testing.assert_allclose(many.risk[2], one.risk[0], rtol=1e-12)
-
-
-def test_more_seeds_than_fit_at_once_give_the_same_runs(monkeypatch):
-    setting = small(step_size=0.01, num_steps=6)
-    whole = simulate(experiment(wu2023.PAPER, setting, (0, 1, 2)))
-    monkeypatch.setattr("shoal.experiments.running._seeds_at_once", lambda *_: 2)
-    parts = simulate(experiment(wu2023.PAPER, setting, (0, 1, 2)))
-    np.testing.assert_allclose(parts.risk, whole.risk, rtol=1e-12)
-
-
-def test_a_rare_probe_is_recorded_at_its_stride_and_at_the_end():
-    setting = small(step_size=0.01, num_steps=12, every=2)
-    often = simulate(
-        experiment(wu2023.PAPER, setting, (0, 1, 2)), ("kernel_eigenvalues", "movement")
-    )
-    rare = simulate(
-        experiment(wu2023.PAPER, setting, (0, 1, 2)), ("kernel_eigenvalues@6", "movement")
-    )
-    assert rare.step[0].tolist() == [0, 2, 4, 6, 8, 10, 12]
-    there = np.array([0, 3, 6])
-    between = np.array([1, 2, 4, 5])
-    np.testing.assert_allclose(
-        rare.probes["kernel_eigenvalues"][:, there],
-        often.probes["kernel_eigenvalues"][:, there],
-        rtol=1e-9,
-    )
-    assert bool(jnp.isnan(rare.probes["kernel_eigenvalues"][:, between]).all())
-    np.testing.assert_allclose(rare.risk, often.risk, rtol=1e-12)
-    np.testing.assert_allclose(rare.probes["movement_W_V"], often.probes["movement_W_V"], rtol=1e-9)
-
-
-@pytest.mark.parametrize("names", [("movement@5",), ("movement@3", "pl_ratio@6"), ("movement@x",)])
-def test_strides_that_do_not_fit_are_refused(names):
-    setting = small(step_size=0.01, num_steps=12, every=1)
-    with pytest.raises(InputError):
-        simulate(experiment(wu2023.PAPER, setting, (0,)), names)
-
-
-def test_a_theorem_does_not_judge_by_a_probe_that_was_recorded_rarely():
-    setting = small(step_size=0.001, num_steps=12)
-    made = experiment(wu2023.PAPER, setting, (0,))
-    run = simulate(made, ("kernel_distance@6",))
-    with pytest.raises(InputError, match="kernel_distance"):
-        certify(made, theorem_of(wu2023.PAPER, "kernel_regime"), run)
-
-
-def test_progress_is_reported_up_to_the_end():
-    seen = []
-    setting = small(step_size=0.01, num_steps=12)
-    simulate(experiment(wu2023.PAPER, setting, (0,)), progress=lambda d, t: seen.append((d, t)))
-    assert seen[-1] == (12, 12)
-    assert len(seen) == 12
+@pytest.mark.parametrize(("steps", "records"), [(1000, 20), (97, 10), (1, 5), (4000, 100), (12, 1)])
+def test_spacing_divides_the_steps_and_is_not_absurd(steps, records):
+    every = spacing(steps, records)
+    assert steps % every == 0
+    assert every <= 10 * -(-steps // records)

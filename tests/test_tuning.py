@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
+import toy_paper
 
 from shoal.errors import InputError
-from shoal.experiments import prepare
-from shoal.papers import wu2023
-from shoal.tuning import best_step, decades, tuned
+from shoal.lab import engine
+from shoal.lab.setup import paper_setup
+from shoal.lab.study import decades, tuned_step
+from shoal.tuning import best_step
 
 
 def test_the_best_power_of_two_is_found_and_bracketed():
@@ -42,9 +44,16 @@ def test_decades_count_powers_of_ten():
     assert decades(risk) == pytest.approx([1.0, 0.0, -np.inf])
 
 
+def test_nothing_is_gained_below_the_floor():
+    assert decades(np.array([[1.0, 1e-20]]), floor=1e-2) == pytest.approx([1.0])
+
+
 def test_a_tuned_step_beats_its_neighbours():
-    values = {"num_samples": 4, "num_tokens": 3, "dim": 6, "width": 16, "num_steps": 20}
-    found = tuned(prepare(wu2023.PAPER, values, seeds=(0, 1)))
-    best = found.tried.index(found.step_size)
-    assert found.scores[best] == min(found.scores)
-    assert np.isfinite(found.score)
+    setup = paper_setup(toy_paper.PAPER, {"num_steps": 20}, seeds=(0, 1))
+
+    def score(step):
+        return float(np.mean(decades(engine.trajectories(setup.with_steps(step)).risk)))
+
+    found = tuned_step(setup)
+    assert np.log2(found / engine.default_steps(setup).min()) % 1 == 0
+    assert score(found) > max(score(found / 2), score(2 * found))

@@ -1,8 +1,8 @@
 """Long work spread over processes, one per core: a small model cannot keep two cores busy.
 
 A worker reads tasks from standard input, one line of JSON each, and answers each with a line. Tasks
-hold names and numbers only; a paper that is a file is named by its absolute path. A worker ends when
-its input ends: no process is left behind, however the parent ended.
+hold names and numbers only; a paper that is a file is named by its absolute path. A worker ends
+when its input ends: no process is left behind, however the parent ended.
 """
 
 import contextlib

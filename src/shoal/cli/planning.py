@@ -5,36 +5,33 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.cli import show
+from shoal import console, figures, workers
+from shoal.cli.commands import print_json
+from shoal.cli.publishing import write_page
+from shoal.disk.runs import write_json, write_rows
 from shoal.errors import InputError
-from shoal.session import begin
-
-begin()
-
-from shoal import figures, store, workers  # noqa: E402
-from shoal.cli.publishing import write_page  # noqa: E402
-from shoal.cli.work import print_json  # noqa: E402
-from shoal.papers import paper_of  # noqa: E402
-from shoal.programs import cores  # noqa: E402
-from shoal.report import drawing, page  # noqa: E402
-from shoal.settings import parse_assignments  # noqa: E402
-from shoal.sweeps import planner  # noqa: E402
+from shoal.jsons import plain
+from shoal.lab.setting import parse_assignments
+from shoal.pages import drawing, page
+from shoal.papers import paper_of
+from shoal.runtime import cores
+from shoal.sweeps import planner
 
 
 def _ask(questions: list[planner.Question]) -> Iterable[tuple[planner.Question, list[bool]]]:
-    """On all cores, with progress."""
+    """Answer questions on all cores, with progress."""
     tasks = [{"question": question} for question in questions]
-    with show.progress(f"{questions[0]['kind']}: widths") as tell:
-        for done, found in enumerate(workers.spread(tasks, most=min(cores(), len(tasks)))):
-            if found.error is not None:
-                width = found.task["question"]["width"]
-                raise InputError(f"at width {width}: {found.error}")
+    with console.progress(f"{questions[0]['kind']}: widths") as tell:
+        for done, answer in enumerate(workers.spread(tasks, most=min(cores(), len(tasks)))):
+            question = answer.task["question"]
+            if answer.error is not None:
+                raise InputError(f"at width {question['width']}: {answer.error}")
             tell(done + 1, len(tasks))
-            yield found.task["question"], found.value
+            yield question, answer.value
 
 
 def plan(
-    key: str,
+    name: str,
     assignments: list[str] | None,
     out: Path | None,
     *,
@@ -45,71 +42,57 @@ def plan(
     as_json: bool,
 ) -> None:
     """``shoal plan``."""
-    paper = paper_of(key)
-    wanted = planner.default_plan(
-        paper,
-        parse_assignments(assignments or ()),
-        samples=_numbers(samples),
-        seeds=seeds,
-        target=target,
-        theorem=theorem,
-    )
-    found = planner.carry_out(wanted, _ask)
-    drawn = planner.figure(found)
-    folder = Path(f"plan-{key}") if out is None else out
-    store.write_json(folder / "plan.json", store.plain(found))
-    store.write_rows(folder / "plan.parquet", figures.rows(drawn))
-    drawing.save(drawn, folder)
-    parts = [page.figure_section(drawn)._replace(tables=(_table(found),))]
-    write_page(folder / "index.html", drawn.title, paper.title, parts, [paper])
+    changes = {"samples": _numbers(samples), "seeds": seeds, "target": target, "theorem": theorem}
+    search = planner.make_search(name, parse_assignments(assignments or ()), **changes)
+    result = planner.carry_out(search, _ask)
+    figure = planner.figure(result)
+    folder = Path(f"plan-{search.paper}") if out is None else out
+    write_json(folder / "plan.json", plain(result))
+    write_rows(folder / "plan.parquet", figures.rows(figure))
+    drawing.save(figure, folder)
+    table = _table(result)
+    parts, paper = [page.figure_section(figure)._replace(tables=(table,))], paper_of(name)
+    write_page(folder / "index.html", figure.title, paper.title, parts, [paper])
     if as_json:
-        print_json(store.plain(found))
+        print_json(plain(result))
         return
-    terminal = show.console()
-    _, head, rows = _table(found)
-    shown = show.table(*head)
+    terminal = console.console()
+    _, head, rows = table
+    shown = console.table(*head)
     for row in rows:
         shown.add_row(*row)
     terminal.print(shown)
-    for line in _lines(found):
-        terminal.print(line, markup=False)
-    show.note(f"wrote {folder / 'index.html'}, plan.png and plan.pdf")
+    lines = [planner.exponent_text("smallest width that trains", result.trains)]
+    if result.certified is not None:
+        certified = f"smallest width that {search.theorem} certifies"
+        lines.append(planner.exponent_text(certified, result.certified))
+    terminal.print("\n".join(lines), markup=False)
+    console.note(f"wrote {folder / 'index.html'}, plan.png and plan.pdf")
 
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     words = text.split(",")
-    if not all(w.strip().isdigit() and 0 < int(w) < 10**9 for w in words):
-        msg = f"--samples {text}: expected whole numbers such as 2,4,8."
-        raise InputError(msg)
+    if not all(w.strip().isdecimal() and len(w) < 12 and 0 < int(w) < 10**9 for w in words):
+        raise InputError(f"--samples {text}: expected whole numbers such as 2,4,8.")
     return tuple(int(w) for w in words)
 
 
-def _lines(found: planner.Found) -> list[str]:
-    lines = [planner.said("smallest width that trains", found.trains)]
-    if found.certified is not None:
-        name = f"smallest width that {found.plan.theorem} certifies"
-        lines.append(planner.said(name, found.certified))
-    return lines
-
-
-def _middle(widths: np.ndarray) -> str:
-    there = np.isfinite(widths)
-    middle = np.median(np.where(there, widths, np.inf))
+def _median(widths: np.ndarray) -> str:
+    finite = np.isfinite(widths)
+    middle = np.median(np.where(finite, widths, np.inf))
     if np.isinf(middle):
-        return f"none up to the last tried ({there.sum()} of {len(widths)} seeds)"
+        return f"none up to the last tried ({finite.sum()} of {len(widths)} seeds)"
     return f"{middle:.0f}"
 
 
-def _table(found: planner.Found) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]:
-    head: tuple[str, ...] = ("samples", "trains from width")
-    if found.certified is not None:
-        head += (f"{found.plan.theorem} from width",)
-    rows = []
-    for i, samples in enumerate(found.plan.samples):
-        row: tuple[str, ...] = (str(samples), _middle(found.trains.widths[i]))
-        if found.certified is not None:
-            row += (_middle(found.certified.widths[i]),)
-        rows.append(row)
-    return "smallest width, median over seeds", head, tuple(rows)
+def _table(result: planner.Result) -> tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    frontiers = {"trains from width": result.trains}
+    if result.certified is not None:
+        frontiers[f"{result.plan.theorem} from width"] = result.certified
+    rows = [
+        (str(samples), *(_median(frontier.widths[i]) for frontier in frontiers.values()))
+        for i, samples in enumerate(result.plan.samples)
+    ]
+    return "smallest width, median over seeds", ("samples", *frontiers), tuple(rows)

@@ -1,8 +1,8 @@
 """Sweep folders: finished runs in Parquet files that are named by their content.
 
-``runs/<digest>.parquet`` hold the runs, one batch each, merged when there are many. A file's name is
-the beginning of the SHA-256 of its bytes, so damage is noticed. A file appears whole or not at all.
-Two files may hold the same run: the same row (a merge was interrupted), or a failure that was
+``runs/<digest>.parquet`` hold the runs, one batch each, merged when there are many. A file's name
+is the beginning of the SHA-256 of its bytes, so damage is noticed. A file appears whole or not at
+all. Two files may hold the same run: the same row (a merge was interrupted), or a failure that was
 retried, which no longer counts. ``index.parquet`` is the table without curves, for other tools; it
 is written from ``runs``. ``sweep.toml`` is the file that was run. ``lock`` is held by the process
 that writes.

@@ -255,12 +255,14 @@ class Setting:
     @classmethod
     def marks(cls) -> dict[str, Mark]:
         """How each field enters compiled programs."""
-        return _marks(cls)
+        kind: Any = cls
+        return _marks(kind)
 
     @classmethod
     def sentences(cls) -> dict[str, str]:
         """What is written beside each field, with its choices in front."""
-        return _sentences(cls)
+        kind: Any = cls
+        return _sentences(kind)
 
     def spec(self) -> Any:
         """Shapes of the parameters as JAX knows them."""
@@ -293,9 +295,9 @@ class Setting:
         The key is this setting with traced numbers blanked and, except for programs that make data
         and weights, data-only fields at their defaults.
         """
-        values, blank = {}, {}
+        values, blank, marks = {}, {}, self.marks()
         for field in dataclasses.fields(self):
-            value, mark = getattr(self, field.name), _marks(type(self))[field.name]
+            value, mark = getattr(self, field.name), marks[field.name]
             if mark is Mark.DATA and not for_data:
                 blank[field.name] = field.default
             elif mark is Mark.TRACED and value is not None:
@@ -377,7 +379,8 @@ def provenance(kind: type[Setting]) -> dict[str, str]:
 
 def with_values(setting: Setting, values: Mapping[str, Any], *, owner: str) -> Any:
     """Return the setting with some values replaced, each checked against its field's type."""
-    hints = _hints(type(setting))
+    kind: Any = type(setting)
+    hints = _hints(kind)
     checked = {}
     for name, value in values.items():
         if name not in hints:

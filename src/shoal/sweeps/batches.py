@@ -6,6 +6,7 @@ Who trains a batch does not matter to its numbers.
 import functools
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -42,9 +43,9 @@ def divide(sweep: Sweep) -> list[Batch]:
     The division depends on the file alone: a batch always has the same runs in the same order, so
     its numbers are the same whenever it is trained, and wherever on one kind of machine.
     """
-    groups = defaultdict(list)
-    for number in range(sweep.num_runs):
-        groups[program_of(sweep.setting(number))].append(number)
+    groups, seeds = defaultdict(list), len(sweep.file.seeds)
+    for where, setting in enumerate(sweep.settings):
+        groups[program_of(setting)] += range(where * seeds, (where + 1) * seeds)
     batches = []
     for program, runs in groups.items():
         most = min(runs_per_call(Setup(sweep.setting(runs[0]), (), ())), len(runs))
@@ -68,7 +69,8 @@ def run_batch(task: dict[str, Any]) -> list[dict[str, Any]]:
         for place, setup in enumerate(setups):
             groups[program_key(setup)].append(place)
         for places in groups.values():
-            filled = [setups[k] for k in places] + [setups[places[-1]]] * (task["size"] - len(places))
+            filled = [setups[k] for k in places]
+            filled += filled[-1:] * (task["size"] - len(places))
             results = _trained(stack(filled), tuple(task["probes"]), tuple(task["theorems"]))
             cells |= dict(zip(places, results, strict=False))
     except (InputError, ArithmeticError, MemoryError, RuntimeError, ValueError) as error:
@@ -113,14 +115,12 @@ def _trained(
     if setup.step_size is None:
         setup = setup.with_steps(engine.default_steps(setup))
     compared = [theorem_of(setup, key) for key in theorems]
-    needed = [name for theorem in compared for name in theorem.probes]
-    # what only the table needs is recorded at both ends, not along the run
-    names = chosen_probes(setup, [f"{p}@{setup.setting.num_steps}" for p in probes], needed)
+    needed = tuple(name for theorem in compared for name in theorem.probes)
+    names, parts = _recorded(setup, probes, needed)
     seen = engine.trajectories(setup, names)
-    parts = parts_of(setup, names)
 
-    def columns(chosen: Any) -> dict[str, np.ndarray]:
-        flat = [f"{name}_{part}" if part else name for name in chosen for part in parts[name] or ("",)]
+    def columns(chosen: Iterable[str]) -> dict[str, np.ndarray]:
+        flat = [c for name in chosen for c in [f"{name}_{p}" for p in parts[name]] or [name]]
         return {column: seen.probes[column] for column in flat}
 
     throughout = seen._replace(probes=columns(name for name in names if "@" not in name))
@@ -137,6 +137,22 @@ def _trained(
         row["curve_risk"] = [float(risk) for risk in run.risk[i, kept]]
         rows.append(row)
     return rows
+
+
+_RECORDED: dict[Any, tuple] = {}
+
+
+def _recorded(setup: Setup, probes: tuple[str, ...], needed: tuple[str, ...]) -> tuple:
+    """Probes to record and their parts, found once per program: the search traces all probes.
+
+    Probes that only the table needs are recorded at both ends, not along the run.
+    """
+    key = program_key(setup), probes, needed
+    if key not in _RECORDED:
+        at_the_end = [f"{name}@{setup.setting.num_steps}" for name in probes]
+        names = chosen_probes(setup, at_the_end, needed)
+        _RECORDED[key] = names, parts_of(setup, names)
+    return _RECORDED[key]
 
 
 def _certificate_cells(key: str, certificate: Certificate) -> dict[str, Any]:

@@ -56,6 +56,6 @@ def spread(address: str, tasks: Iterable[Task]) -> Iterator[Answer]:
         done = distributed.as_completed(ask(), loop=client.loop)
         for future in done:
             task, finished = asked.pop(future), future.status == "finished"
-            error = None if finished else str(future.exception())
-            yield Answer(task, future.result() if finished else None, error)
+            why = None if finished else str(future.exception())
+            yield Answer(task, future.result() if finished else None, why)
             done.update(list(ask()))

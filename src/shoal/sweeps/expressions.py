@@ -1,4 +1,4 @@
-"""Arithmetic in sweep files, such as ``num_samples ** 2``: a list of allowed syntax, no ``eval``."""
+"""Arithmetic in sweep files, such as ``num_samples ** 2``: allowed syntax only, no ``eval``."""
 
 import ast
 import math

@@ -168,7 +168,7 @@ def _require_probes(setting: Any, file: SweepFile, paper: Paper) -> None:
     known = probe_names(blank_setup(setting))
     for name, stride in map(stride_of, file.probes):
         if name not in known:
-            raise InputError(f"{paper.key} has no probe {name!r} for sweeps; {nearest(name, known)}")
+            raise InputError(f"a sweep has no probe {name!r}; {nearest(name, known)}")
         if stride is not None:
             raise InputError(f"{name}@{stride}: a sweep keeps a probe's last value; leave @ out.")
     for name, key in needed.items():

@@ -19,7 +19,8 @@ DEEPEST = 4  # Tables within tables.
 # tomllib takes quadratic time for keys with many dots
 MANY_DOTS = re.compile(r"(?:[^\s.,=\[\]#]+\s*\.\s*){20}")
 MOST_RUNS = 100_000  # Unless the file's budget allows more.
-KEYS = ("paper", "seeds", "precision", "probes", "certify", "set", "axes", "zip", "derived", "budget")
+TABLES = ("set", "axes", "derived", "zip", "budget")
+KEYS = ("paper", "seeds", "precision", "probes", "certify", *TABLES)
 Value = int | float | str | bool
 Axis = list[dict[str, Value]]
 """Points of an axis, each with a value for one name or, zipped, for several."""
@@ -184,7 +185,7 @@ def _axes(table: dict[str, Any], seeds: tuple[int, ...], budget: dict[str, Any])
     runs = _within(len(seeds), most)
     for group in [*({k: v} for k, v in _table(table, "axes").items()), *_zips(table)]:
         if twice := names & group.keys():
-            msg = f"{min(twice)} is given twice: an axis, a zipped axis and [set] exclude each other."
+            msg = f"{min(twice)} is given twice: in [set], as an axis or as a zipped axis."
             raise InputError(msg)
         names |= group.keys()
         runs = _within(runs * _length(*next(iter(group.items()))), most)
@@ -213,7 +214,7 @@ def _length(name: str, values: Any) -> int:
         count = values.get("count")
         if type(count) is int and 2 <= count <= LONGEST_AXIS:
             return count
-        msg = f"axis {name}: a range needs numbers from and to, and a count of 2 to {LONGEST_AXIS:,}."
+        msg = f"axis {name}: a range needs from, to, and a count of 2 to {LONGEST_AXIS:,}."
         raise InputError(msg)
     if not isinstance(values, list) or not 0 < len(values) <= LONGEST_AXIS:
         msg = f"axis {name}: expected a list of values, or {{ from = 1, to = 8, count = 4 }}."

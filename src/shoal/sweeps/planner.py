@@ -31,7 +31,7 @@ class Search(NamedTuple):
     """What to look for."""
 
     paper: str  # Its key.
-    target: str  # The paper as workers find it: its key, or the absolute path of its file.
+    paper_target: str  # The paper as workers find it: its key, or the absolute path of its file.
     values: dict[str, Any]  # Settings that stay.
     grow: str  # The setting that is called the width.
     theorem: str | None
@@ -39,7 +39,7 @@ class Search(NamedTuple):
     octaves: tuple[int, int]  # Of the phase diagram: widths 2**first .. 2**last.
     highest: int  # Octave beyond which no certificate is sought.
     seeds: int
-    share: float  # Share of the first risk at which a run counts as trained.
+    target: float  # Share of the first risk at which a run counts as trained.
 
 
 class Frontier(NamedTuple):
@@ -59,23 +59,23 @@ class Result(NamedTuple):
     certified: Frontier | None
 
 
-def make_search(target: str, values: dict[str, Any], **changes: Any) -> Search:
+def make_search(name: str, values: dict[str, Any], **changes: Any) -> Search:
     """A paper's own plan (`Paper.width_plan`), with parts of it changed; None changes nothing."""
-    paper = paper_of(target)
+    paper = paper_of(name)
     usual = paper.width_plan()
     search = Search(
         **usual._asdict() | {"values": dict(usual.values) | values},
         paper=paper.key,
-        target=absolute_target(target),
-        share=1e-2,
+        paper_target=absolute_target(name),
+        target=1e-2,
     )._replace(**{name: value for name, value in changes.items() if value is not None})
     if search.grow in values or "num_samples" in values:
         msg = f"a plan varies {search.grow} and num_samples; leave them out of --set."
         raise InputError(msg)
     if len(search.samples) < 2 or len(set(search.samples)) < len(search.samples):
         raise InputError(f"samples={search.samples}: expected two or more different numbers.")
-    if not 0 < search.share < 1 or search.seeds < 2:
-        msg = f"target={search.share}, seeds={search.seeds}: expected 0 < target < 1 and 2 seeds."
+    if not 0 < search.target < 1 or search.seeds < 2:
+        msg = f"target={search.target}, seeds={search.seeds}: expected 0 < target < 1 and 2 seeds."
         raise InputError(msg)
     first = _question(search, "trains", search.samples[0], search.octaves[0])
     setting = completed(paper, _values(first))
@@ -91,16 +91,17 @@ def make_search(target: str, values: dict[str, Any], **changes: Any) -> Search:
 
 
 def _question(search: Search, kind: str, samples: int, octave: int) -> Question:
-    kinds = {"certified": {"theorem": search.theorem}, "trains": {"share": search.share}}
+    goal = {"theorem": search.theorem} if kind == "certified" else {"target": search.target}
     return {
         "kind": kind,
-        "paper": search.target,
+        "paper": search.paper_target,
         "grow": search.grow,
         "values": search.values,
         "samples": samples,
         "width": 2**octave,
         "seeds": search.seeds,
-    } | kinds[kind]
+        **goal,
+    }
 
 
 def _values(question: Question) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def answer(question: Question) -> list[bool]:
             return {"enough": np.isfinite(allowed_steps(setup, question["theorem"]))}
         risk = engine.trajectories(setup, every=setup.setting.num_steps).risk
         with np.errstate(invalid="ignore"):
-            return {"enough": risk[:, -1] <= question["share"] * risk[:, 0]}
+            return {"enough": risk[:, -1] <= question["target"] * risk[:, 0]}
 
     source = "" if paper.key in BUILT_IN else source_of(paper.setting)
     return [bool(x) for x in cached(["plan", question, source], measure).arrays["enough"]]
@@ -216,7 +217,7 @@ def figure(result: Result) -> Figure:
     values = "".join(f", {name}={value}" for name, value in search.values.items())
     caption = (
         f"{search.paper}{values}; {search.seeds} seeds. A seed trains if its risk falls to "
-        f"{search.share:g} of the first within the steps. Median and quartiles over seeds; widths "
+        f"{search.target:g} of the first within the steps. Median and quartiles over seeds; widths "
         "are powers of two, so a width is known up to a factor of two."
     )
     return Figure("plan", f"How wide must {search.paper} be?", caption, (share, width))

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, Scalar
-from shoal.certificates import Certificate, Inequality, share_lost
+from shoal.certificates import Certificate, Equality, Inequality, share_lost
 from shoal.linalg import sigma_min, singular_values
 from shoal.training import Trajectory
 
@@ -175,7 +175,7 @@ def ball_descent(
     kept = factor ** jnp.diff(t)  # over the steps between two records
     promised = jnp.where(jnp.any(seen), kept * r[:-1], jnp.nan)
     curve = factor ** (2 * t) * run.risk[0]
-    concluded = {
+    concluded: dict[str, Inequality | Equality] = {
         "each step contracts: |r_t+1| <= (1 - c step alpha^2) |r_t|": Inequality(
             walked, promised, rounding
         ),

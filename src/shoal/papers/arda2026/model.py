@@ -173,7 +173,9 @@ class Arda(Setting):
         if self.model == "heads":
             return held + 8.0 * min(self.block, n * T * m) + 4.0 * m * d * d
         deep = 6.0 * self.num_layers * m * T * (T + d)
-        return held + n * {"recurrent": 4.0 * T * m, "causal": 4.0 * m * T * T}.get(self.model, deep)
+        return held + n * {"recurrent": 4.0 * T * m, "causal": 4.0 * m * T * T}.get(
+            self.model, deep
+        )
 
     # ------------------------------------------------------------------------ training and theory
 
@@ -185,7 +187,9 @@ class Arda(Setting):
             return method
         rho_c, rho_U, rho_W = (r / self.num_heads**0.5 for r in self.radius)
         inner = dict.fromkeys(("inner_W", "inner_U", "inner_V"), float("inf"))
-        return projected(method, inner | {"c": rho_c, "U": rho_U, "W": rho_W, "u": rho_U, "w": rho_W})
+        return projected(
+            method, inner | {"c": rho_c, "U": rho_U, "W": rho_W, "u": rho_U, "w": rho_W}
+        )
 
     def default_step(self, setup: Any) -> Any:  # noqa: ARG002
         """The paper's step, one over the root of the number of steps."""

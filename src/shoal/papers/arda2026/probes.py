@@ -142,7 +142,11 @@ def comparator(setup: Setup) -> Comparator:
     setting, params0, inputs = setup.setting, setup.params0, setup.inputs
     if setting.comparator == "teacher":
         dual = setting.labels == "dual"
-        v = data.dual_transport(setting, params0, inputs) if dual else data.teacher(setting, params0)
+        v = (
+            data.dual_transport(setting, params0, inputs)
+            if dual
+            else data.teacher(setting, params0)
+        )
         point = teachers.moved(params0, v)
     else:
         K = sum(heads.tangent_kernels(inputs, setting.sigma, block=setting.block)(params0).values())

@@ -192,7 +192,9 @@ def best_fit(
 
     def advance(state: tuple, _: None) -> tuple[tuple, None]:
         delta, momentum, t = state
-        pulled = jax.tree.map(lambda p, a, g: p + (a - step * g), params0, momentum, gradient(momentum))
+        pulled = jax.tree.map(
+            lambda p, a, g: p + (a - step * g), params0, momentum, gradient(momentum)
+        )
         new = jax.tree.map(jnp.subtract, nearest(params0, pulled, radii), params0)
         change = jax.tree.map(jnp.subtract, new, delta)
         uphill = trees.dot(jax.tree.map(jnp.subtract, momentum, new), change)

@@ -148,11 +148,12 @@ def routes(start: Start, radius: Scalar = 0.0, last: Recursion | None = None) ->
     def left(sigma: Array, moved: Array) -> Array:
         return jnp.maximum(sigma - moved * rho, 0.0)
 
-    sigma_A = left(start.sigma_A, start.pooled * _size(last.a1))
+    sigma_U = left(start.sigma_U, jnp.ones(()))
     sigma_2U = left(start.sigma_2U, start.u + start.w_2 + rho)
+    sigma_A = left(start.sigma_A, start.pooled * _size(last.a1))
     return Routes(
         left(start.sigma_H, start.pooled * _size(last.h1)),
-        s * left(start.sigma_Phi, start.pooled * _size(last.f1)) * left(start.sigma_U, jnp.ones(())),
+        s * left(start.sigma_Phi, start.pooled * _size(last.f1)) * sigma_U,
         s * start.form.activation.min_slope * sigma_A * sigma_2U,
     )
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 
 from shoal.figures import Curve, Figure, Panel, band
-from shoal.lab.claim import Plan
-from shoal.papers.qin2025 import studies
+from shoal.papers.qin2025 import experiments
+from shoal.papers.qin2025.experiments import MOST
 from shoal.papers.qin2025.model import PAPER
-from shoal.papers.qin2025.studies import COMMON_STEP, MOST, SMALL_STEP, STEPS
+from shoal.papers.qin2025.studies import COMMON_STEP, SMALL_STEP, STEPS
 
 NAMES = {
     "both": "both residuals",
@@ -40,7 +40,7 @@ def conditioning(full: bool) -> Figure:
              "attention matrix": "S"}  # fmt: skip
 
     def panel(title: str, x_label: str, grid: tuple, settings: list[tuple]) -> Panel:
-        found = [studies.attention(k, *s) for s in settings]
+        found = [experiments.attention(k, *s) for s in settings]
         curves = tuple(
             _columns(label, grid, [f[f"condition_{kind}"] for f in found])
             for label, kind in kinds.items()
@@ -67,8 +67,8 @@ def conditioning(full: bool) -> Figure:
 def depth(full: bool) -> Figure:
     """Condition number and collapse by layer, for every combination of residuals."""
     k = _seeds(full)
-    found = {name: studies.depths(k, name) for name in NAMES}
-    x = np.arange(1, studies.DEEP["num_layers"] + 1)
+    found = {name: experiments.depths(k, name) for name in NAMES}
+    x = np.arange(1, experiments.DEEP["num_layers"] + 1)
 
     def panel(title: str, y_label: str, kind: str, low: float, high: float) -> Panel:
         curves = (band(NAMES[m], x, np.clip(f[kind], low, high)) for m, f in found.items())
@@ -97,7 +97,7 @@ def training(full: bool) -> Figure:
     def panel(title: str, **values: Any) -> Panel:
         curves = []
         for mode, label in NAMES.items():
-            run = studies.fresh_run(k, COMMON_STEP, residual=mode, every=10, **values)
+            run = experiments.fresh_run(k, COMMON_STEP, residual=mode, every=10, **values)
             curves.append(band(label, run.step, run.risk / run.risk[:, :1]))
         return Panel(title, "step", "loss over its start", tuple(curves), log_y=True)
 
@@ -118,7 +118,7 @@ def steps(full: bool) -> Figure:
     """Loss after training against the step size, with and without residuals."""
     k = _seeds(full)
     lines = tuple(
-        band(NAMES[m], np.array(STEPS), studies.risk_by_step(k, STEPS, 500, m))
+        band(NAMES[m], np.array(STEPS), experiments.risk_by_step(k, STEPS, 500, m))
         for m in ("both", "none")
     )
     title = "loss after 500 steps"
@@ -131,9 +131,7 @@ def steps(full: bool) -> Figure:
 def rate(full: bool) -> Figure:
     """Loss against what the smallest eigenvalue predicts, and the rate by condition number."""
     k = _seeds(full)
-    run = studies.fresh_run(
-        k, COMMON_STEP, ("kernel_lambda_min@800",), num_steps=800, every=10
-    )
+    run = experiments.fresh_run(k, COMMON_STEP, ("kernel_lambda_min@800",), num_steps=800, every=10)
     low = run.probes["kernel_lambda_min"][:, -1:]
     predicted = run.risk[:, -1:] * (1 - COMMON_STEP * low) ** (2 * (run.step[None] - 800))
     lines = (
@@ -141,15 +139,14 @@ def rate(full: bool) -> Figure:
         band("(1 - step lambda_min)^2 per step", run.step, predicted),
     )
     curves = Panel("loss late in training", "step", "half sum of squares", lines, log_y=True)
-    plan = Plan(seeds=k, steps=1000, grid=(2.0, 4.0, 8.0, 16.0, 32.0))
-    found = studies.rate_by_condition(plan)
-    x = found["x"]
-    guide = _line("power -2", x, np.median(found["y"][:, 0]) * (x / x[0]) ** -2.0)
+    x = np.array([2.0, 4.0, 8.0, 16.0, 32.0])
+    found = experiments.rates(k, None, 1000, tuple(x.tolist()))
+    guide = _line("power -2", x, np.median(found[:, 0]) * (x / x[0]) ** -2.0)
     by_condition = Panel(
         "rate and conditioning",
         "condition number of the tokens",
         "exponential rate of the loss",
-        (band("measured", x, found["y"], positive=True), guide),
+        (band("measured", x, found, positive=True), guide),
         log_x=True,
         log_y=True,
     )
@@ -168,13 +165,13 @@ def layers(full: bool) -> Figure:
     }
 
     def loss(**values: Any) -> np.ndarray:
-        return studies.risk_left(k, SMALL_STEP, 500, **values)
+        return experiments.risk_left(k, SMALL_STEP, 500, **values)
 
     def low(**values: Any) -> np.ndarray:
-        return np.maximum(studies.at_start(studies.sigma_jacobian, k, **values) ** 2, 1e-20)
+        return np.maximum(experiments.at_start(experiments.sigma_jacobian, k, **values) ** 2, 1e-20)
 
     def sharp(**values: Any) -> np.ndarray:
-        return studies.at_start(studies.top_hessian, k, **values)
+        return experiments.at_start(experiments.top_hessian, k, **values)
 
     def panel(title: str, y_label: str, measure: Any) -> Panel:
         curves = tuple(
@@ -196,14 +193,14 @@ def layers(full: bool) -> Figure:
 def stability(full: bool) -> Figure:
     """Longest steps against 2 / sharpness, and the edge of stability along a run."""
     k = _seeds(full)
-    limits = {mode: studies.step_limits(k, mode, 120) for mode in NAMES}
+    limits = {mode: experiments.step_limits(k, mode, 120) for mode in NAMES}
     columns = tuple(
         band(NAMES[mode], np.full(k, float(i)), values[None, :])
         for i, (mode, values) in enumerate(limits.items())
     )
     title = "longest step that trains"
     longest = Panel(title, "residuals", "over 2 / sharpness", columns, points=True)
-    run = studies.fresh_run(k, COMMON_STEP, ("edge_of_stability",), num_steps=400, every=20)
+    run = experiments.fresh_run(k, COMMON_STEP, ("edge_of_stability",), num_steps=400, every=20)
     lines = (
         band("step 0.01", run.step, run.probes["edge_of_stability"]),
         _line("limit", run.step, np.ones(len(run.step))),
@@ -221,7 +218,7 @@ def certificate(full: bool) -> Figure:
     def panel(title: str, x_label: str, name: str, grid: tuple, modes: Any, log_x: bool) -> Panel:
         curves = []
         for mode in modes:
-            found = [studies.certified_reach(k, residual=mode, **{name: v}) for v in grid]
+            found = [experiments.certified_reach(k, residual=mode, **{name: v}) for v in grid]
             top = [np.maximum(f["relative"], 1e-20) for f in found]
             curves.append(_columns(NAMES[mode], grid, top))
         y_label = "r_max over the output's size"

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from pydantic import BeforeValidator
 
-from shoal._typing import Any, Array, Float, Probe, PRNGKeyArray
+from shoal._typing import Any, Array, Float, PRNGKeyArray, Probe
 from shoal.diagnostics.kernels import jacobian
 from shoal.errors import InputError
 from shoal.lab.paper import Paper
@@ -168,7 +168,8 @@ class Qin(Setting):
         if self.labels == "gaussian":
             return Problem(X, self.label_scale * noise)
         start = self.weights(key_of(self.near_seed, WEIGHTS))
-        F, error = predict(self.network(), start, X), self.near_error
+        F = predict(self.network(), start, X)
+        error: Any = self.near_error
         if error is None:
             top, _ = descent.largest_residual(self.ball_at(start, X), self.step_shares)
             error = jnp.where(top > 0, top * (1 - 1e-6), 1e-6 * norm_fro(F))
@@ -187,7 +188,7 @@ class Qin(Setting):
         return outputs * size(self.spec()) <= DENSE_JACOBIAN
 
     def sigma_jacobian(self, params: Weights, X: Float[Array, "N n d"]) -> Float[Array, ""]:
-        r"""$\sigma_p(J)$ of all outputs by SVD; 0, a valid bound, where $J$ is too large to form."""
+        r"""$\sigma_p(J)$ of all outputs by SVD; 0, a valid bound, if $J$ is too large to form."""
         if not self.has_dense_jacobian():
             return jnp.zeros(())
         return sigma_min(jacobian(self.network(), X)(params), bounds.ROUNDING)
@@ -236,7 +237,7 @@ class Qin(Setting):
             ends = jnp.linalg.eigvalsh(kernel(params))[jnp.array([0, -1])]
             return jnp.max((1 - setup.step_size * jnp.maximum(ends, 0.0)) ** 2)
 
-        found = {
+        found: dict[str, Probe] = {
             "conditioning": lambda params: self.stacked_conditioning(params, X),
             "conditioning_each": each,
             "token_cosine": lambda params: jax.vmap(token_cosine)(self.attended(params, X)),

@@ -1,14 +1,14 @@
 r"""Theorems D and D0, compared with runs. Statements and proofs: ``docs/theory/qin2025.md``.
 
 Both are `descent.ball_descent`; they differ in what is known of the Jacobian on a ball around the
-start. D0 takes its singular values at the start and the Lipschitz constant $L_J$ of the recursion,
-$\alpha=\sigma_p(J_0)-L_J\varrho$ and $\beta=\lVert J_0\rVert+L_J\varrho$. D takes bounds through the
-layers, in which the singular values of attention's output appear.
+start. D0 takes its singular values there and the Lipschitz constant $L_J$ of the recursion,
+$\alpha=\sigma_p(J_0)-L_J\varrho$ and $\beta=\lVert J_0\rVert+L_J\varrho$. D takes bounds through
+the layers, in which the singular values of attention's output appear.
 """
 
 import jax.numpy as jnp
 
-from shoal._typing import Any, Array, Float
+from shoal._typing import Any, Array, Callable, Float
 from shoal.certificates import Certificate, Inequality
 from shoal.diagnostics.kernels import jacobian
 from shoal.lab.setup import Setup
@@ -53,24 +53,26 @@ def _residual(setup: Setup) -> Float[Array, ""]:
     return norm_fro(predict(setup.network, setup.params0, setup.inputs) - setup.targets)
 
 
+def _ball_d(setup: Setup, start: bounds.Start) -> descent.BallAt:
+    return setup.setting.ball_at(setup.params0, setup.inputs, start)
+
+
 def _ball_d0(setup: Setup, start: bounds.Start) -> descent.BallAt:
     J0 = jacobian(setup.network, setup.inputs, train=setup.trained)(setup.params0)
     layers = bounds.ball_at(start, sharp=setup.setting.bounds == "sharp", route="layers")
     return descent.around(J0, lambda radius: layers(radius).lipschitz, rtol=bounds.ROUNDING)
 
 
-def _step_d(setup: Setup) -> Float[Array, ""]:
-    ball_at = setup.setting.ball_at(setup.params0, setup.inputs)
-    return descent.allowed_step(ball_at, _residual(setup), setup.setting.step_shares)
+def _allowed(ball: Callable[[Setup, bounds.Start], descent.BallAt]) -> Callable[[Setup], Array]:
+    def step(setup: Setup) -> Array:
+        ball_at, shares = ball(setup, _measured(setup)), setup.setting.step_shares
+        return descent.allowed_step(ball_at, _residual(setup), shares)
 
-
-def _step_d0(setup: Setup) -> Float[Array, ""]:
-    ball_at = _ball_d0(setup, _measured(setup))
-    return descent.allowed_step(ball_at, _residual(setup), setup.setting.step_shares)
+    return step
 
 
 @PAPER.theorem(
-    probes=("distance",), source=SOURCE, largest_step=_step_d, covers=lambda s: not s.norm
+    probes=("distance",), source=SOURCE, largest_step=_allowed(_ball_d), covers=lambda s: not s.norm
 )
 def theorem_d(setup: Setup, run: Trajectory) -> Certificate:
     """Inside a ball around the start, every step of gradient descent contracts the residual by
@@ -97,8 +99,7 @@ def theorem_d(setup: Setup, run: Trajectory) -> Certificate:
         "rows of the last layer": jnp.asarray(float(rows)),
         "columns of the last layer": jnp.asarray(float(seen)),
     }
-    ball_at = setting.ball_at(setup.params0, setup.inputs, start)
-    return _compared(setup, run, start, ball_at, hypotheses, constants)
+    return _compared(setup, run, start, _ball_d(setup, start), hypotheses, constants)
 
 
 def _covered_by_d0(setting: Qin) -> bool:
@@ -106,7 +107,7 @@ def _covered_by_d0(setting: Qin) -> bool:
 
 
 @PAPER.theorem(
-    probes=("distance",), source=SOURCE, largest_step=_step_d0, covers=_covered_by_d0
+    probes=("distance",), source=SOURCE, largest_step=_allowed(_ball_d0), covers=_covered_by_d0
 )
 def theorem_d0(setup: Setup, run: Trajectory) -> Certificate:
     """Inside a ball around the start, every step of gradient descent contracts the residual by

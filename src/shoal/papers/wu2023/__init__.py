@@ -5,7 +5,8 @@ route of the paper's Theorem 1; theorem C (width), ours; and the prediction of t
 kernel. The paper's own constants are not certified: its full text was not available to us.
 """
 
-from shoal.papers.wu2023 import model, theorems  # isort: skip
-from shoal.papers.wu2023.model import PAPER, Wu
+# theorems, claims and figures register themselves with the paper, in this order
+from shoal.papers.wu2023.model import PAPER, Wu  # isort: skip
+from shoal.papers.wu2023 import theorems, studies, figures  # isort: skip
 
-__all__ = ["PAPER", "Wu"]
+__all__ = ["PAPER", "Wu", "figures", "studies", "theorems"]

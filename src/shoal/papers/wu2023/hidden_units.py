@@ -65,7 +65,7 @@ def by_formula(
     y: Float[Array, " N"],
     held: int,
 ) -> Answers:
-    """The same by matrix products. The mask has the width first: two products run along its rows."""
+    """The same by matrix products. The mask has the width first: two of them run along its rows."""
     N, n, d = X.shape
 
     def some(X: Float[Array, "b n d"], B: Float[Array, "b n n"], y: Float[Array, " b"]) -> Answers:

@@ -26,16 +26,7 @@ from shoal.diagnostics.kernels import Kernels
 from shoal.errors import InputError
 from shoal.files import read_idx_images
 from shoal.lab.paper import Paper, WidthPlan
-from shoal.lab.setting import (
-    Count,
-    Data,
-    NonNegative,
-    Positive,
-    Setting,
-    Share,
-    Static,
-    Traced,
-)
+from shoal.lab.setting import Count, Data, NonNegative, Positive, Setting, Share, Static, Traced
 from shoal.lab.setup import Setup
 from shoal.linalg import norm_fro, norm_op
 from shoal.models import Model, with_gradient
@@ -51,6 +42,8 @@ TILE = 2**20
 TEACHER_WIDTH = 64
 """Width of the teacher, a LeCun network of the same form with p = 1/2 (ours)."""
 HIDDEN = ("W_Q", "W_K", "W_V")
+Source = Literal["gaussian", "digits", "idx"]
+Init = Literal["lecun", "he", "ntk", "xavier", "orthogonal"]
 Shape = Literal["plain", "twins", "equal_means", "doubled_tokens"]
 
 
@@ -235,7 +228,9 @@ def conserved_drift(params0: Weights, step_ratios: dict) -> Callable[[Params], d
 class Wu(Setting):
     """One encoder, its data and its training."""
 
-    problem: Data[Literal["gaussian", "digits", "idx"]] = "gaussian"  # Source of the data. [summary]
+    problem: Data[Source] = (
+        "gaussian"  # Random tokens, digits of scikit-learn, or a file. [summary]
+    )
     num_samples: Count = 20  # Number of sequences; the paper's synthetic experiment has 100.
     num_tokens: Count = 5  # Tokens in a sequence; for images `patch` decides it.
     dim: Count = 20  # Dimension of a token.
@@ -250,7 +245,7 @@ class Wu(Setting):
     image_labels: Data[str] = ""  # Path of an IDX file of labels, for problem=idx.
     width: Count = 256  # Hidden units.
     active: Traced[Count] | None = None  # Hidden units in use; the others are 0; auto: all. [ours]
-    init: Literal["lecun", "he", "ntk", "xavier", "orthogonal"] = "lecun"  # Initial weights. [summary]
+    init: Init = "lecun"  # How initial weights are drawn. [summary]
     score_exponent: NonNegative = 0.5  # The p of width^-p, which multiplies the scores. [summary]
     pooling: Literal["mean", "sum"] = "mean"  # Hidden units over tokens: average or sum. [summary]
     hidden_step_ratio: NonNegative = 1.0  # Step of W_Q, W_K, W_V over that of w_O. [summary]

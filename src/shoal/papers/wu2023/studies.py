@@ -9,14 +9,23 @@ said otherwise a run takes its default step, half of $1/\lambda_{\max}$ of its t
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from shoal.lab.claim import (
-    Measurement, Plan, Rule, above, below, between, comparison, exponent, exponents, mean_interval,
+    Measurement,
+    Plan,
+    Rule,
+    above,
+    below,
+    between,
+    comparison,
+    exponent,
+    exponents,
+    mean_interval,
     slope,
 )  # fmt: skip
 from shoal.lab.engine import per_start
@@ -24,12 +33,11 @@ from shoal.lab.run import Run
 from shoal.lab.setting import OURS, SUMMARY
 from shoal.lab.setup import Setup, paper_setup
 from shoal.lab.study import decades, trained
-from shoal.papers.wu2023.model import PAPER, Weights
+from shoal.papers.wu2023.model import PAPER, Init, Weights
 from shoal.papers.wu2023.theorems import flow_is_certified
 
 QUICK = Plan(grid=(32, 128, 512))
 FULL = {"samples": 100, "tokens": 10, "dim": 100, "grid": (10, 100, 1000, 4000), "steps": 400}
-INITS = ("lecun", "he", "ntk", "xavier", "orthogonal")
 SETTING = (
     "our setting (the paper's dimensions are not known), one data set: intervals cover the draw of "
     "the weights, not of the data"
@@ -138,7 +146,7 @@ def samples_at_own_step(plan: Plan) -> Measurement:
     return speeds([run_of(plan._replace(samples=N), **values) for N in counts], counts)
 
 
-# its kernel does not grow with the width
+# negative control: with NTK the kernel does not grow with the width
 claim(
     "width_helps_equal_step", "Wider networks converge faster at the same step.",
     width_at_equal_step,
@@ -258,7 +266,7 @@ claim(
     exponent(-0.25, 0.25, "1 - entropy of attention", "width"), {"score_exponent": 1.0},
     seeds=16,
 )  # fmt: skip
-# attention as uniform as the other side's
+# negative control: attention as uniform as the other side's
 claim(
     "dimension_missing",
     "Where samples differ only in how tokens interact, width^-1 trains far more slowly.",
@@ -371,7 +379,7 @@ claim(
         note="Concentration would give the root of the ratio of widths, 0.25 at quick size."),
     {"score_exponent": 1.0}, OURS,
 )  # fmt: skip
-# query and key weights that grow with the width
+# negative control: query and key weights that grow with the width
 claim(
     "query_key_share",
     "Query and key weights contribute to the tangent kernel like width^(-2p), p >= 1/2.",
@@ -489,7 +497,7 @@ def conditioning(plan: Plan) -> Measurement:
     from scipy import stats
 
     condition, speed = [], []
-    for init in INITS:
+    for init in get_args(Init):
         values = {"init": init, "width": plan.grid[1]} | dict(plan.control)
         run = run_of(plan, "kernel_lambda_min", "kernel_lambda_max", **values)
         low, high = (run.probes[f"kernel_lambda_{end}"][:, 0] for end in ("min", "max"))
@@ -516,7 +524,7 @@ claim(
         "decades with full rank", "with a doubled token", note="A negative loss is a gain."),
     {"shape": "plain"}, OURS,
 )  # fmt: skip
-# one small step for all: then the size of the kernel decides
+# negative control: one small step for all, so that the size of the kernel decides
 claim(
     "conditioning_ranks_initialisations",
     "Among initialisations, the better conditioned tangent kernel trains faster.", conditioning,

@@ -194,7 +194,7 @@ def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
 
     With the large step (7+): $\gamma\le\chi/\varphi^2$, which needs $c_6<2$. A block that is frozen
     moves less than the theorem allows, so only $w_O$ must be trained.
-    """  # noqa: D205
+    """
     c, step_size = descent_constants(setup), setup.step_size
     rate = step_size * c["alpha"] ** 2 / 4
     bound = (1 - rate) ** run.step * c["E_0"] ** 2 / 2
@@ -252,7 +252,7 @@ def theorem_c(setup: Setup, run: Trajectory | None) -> Certificate:  # noqa: ARG
     The rows of $W_V$ are drawn independently from $N(0, \eta_VI)$, given the attention; weights
     that were not drawn so fail the first hypothesis. Says nothing about training. One draw in a
     hundred may come out violated without the theorem being wrong.
-    """  # noqa: D205
+    """
     drawn = setup.from_init and setup.setting.init != "orthogonal"
     c = width_constants(setup, setup.setting.variances().W_V if drawn else float("nan"))
     alpha = start_constants(setup)["alpha"]

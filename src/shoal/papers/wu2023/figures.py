@@ -1,0 +1,302 @@
+"""What the paper's figures show, and its part of the tour.
+
+The paper's dimensions and steps are ours where its summaries do not say them.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from shoal.certificates import Verdict
+from shoal.diagnostics.data import pair_overlaps
+from shoal.figures import Curve, Figure, Image, Panel, band
+from shoal.lab.run import Run, train
+from shoal.lab.setting import OURS, SUMMARY
+from shoal.lab.setup import paper_setup
+from shoal.lab.theorem import Certificates, certify
+from shoal.lab.visit import Visit, number
+from shoal.papers.wu2023.limits import distances_to_limit
+from shoal.papers.wu2023.model import PAPER, Weights
+from shoal.papers.wu2023.studies import FULL, QUICK, run_of, steps_of
+from shoal.runtime import in_float64
+
+STEP = "Each run takes as step half of 1 / lambda_max of its tangent kernel."
+PLANS = {False: QUICK, True: QUICK._replace(seeds=10, **FULL)}
+
+
+def loss_panel(title: str, curves: list[tuple[str, np.ndarray]]) -> Panel:
+    """Loss curves on a logarithmic axis, with bands over seeds."""
+    steps = np.arange(curves[0][1].shape[1])
+    made = tuple(band(label, steps, risk, positive=True) for label, risk in curves)
+    return Panel(title, "step", "risk", made, log_y=True)
+
+
+def _by_width(full: bool, exponent: float, key: str) -> Figure:
+    plan = PLANS[full]
+    probes = ("movement", "kernel_drift")
+    runs = {w: run_of(plan, *probes, width=w, score_exponent=exponent) for w in plan.grid}
+
+    def movement(run: Run) -> np.ndarray:
+        return np.sqrt(sum(run.probes[f"movement_{name}"] ** 2 for name in Weights._fields))
+
+    def change(title: str, values: dict[int, np.ndarray]) -> Panel:
+        curves = tuple(band(f"width {w}", runs[w].step, x) for w, x in values.items())
+        return Panel(title, "step", "relative change since the start", curves)
+
+    caption = (
+        f"LeCun initialisation, scores scaled by width^-{exponent:g}, {plan.samples} Gaussian "
+        f"samples of {plan.tokens} tokens in dimension {plan.dim}, {plan.seeds} seeds (median, "
+        f"quartiles). {STEP}"
+    )
+    panels = (
+        loss_panel("loss", [(f"width {w}", run.risk) for w, run in runs.items()]),
+        change("weights", {w: movement(run) for w, run in runs.items()}),
+        change("tangent kernel", {w: run.probes["kernel_drift"] for w, run in runs.items()}),
+    )
+    return Figure(key, f"Training by width, p = {exponent:g}", caption, panels)
+
+
+@PAPER.figure("loss_by_width", "Training by width, p = 1/2", source=SUMMARY)
+def loss_by_width(full: bool) -> Figure:
+    """Loss, weight change and kernel change by width, p = 1/2 (the paper's main experiment)."""
+    return _by_width(full, 0.5, "loss_by_width")
+
+
+@PAPER.figure("loss_by_width_uniform", "Training by width, p = 1", source=SUMMARY)
+def loss_by_width_uniform(full: bool) -> Figure:
+    """The same with p = 1 (the paper's appendix)."""
+    return _by_width(full, 1.0, "loss_by_width_uniform")
+
+
+@PAPER.figure("scaling", "Scaling of the scores", source=SUMMARY)
+def scaling(full: bool) -> Figure:
+    """p = 1/2 against p = 1 at a small and a large width, the same step for both."""
+    plan = PLANS[full]
+    panels = []
+    for width in (plan.grid[0], plan.grid[-1]):
+        step = steps_of(plan, width=width, score_exponent=0.5)
+        curves = [
+            (f"p = {p:g}", run_of(plan, step=step, width=width, score_exponent=p).risk)
+            for p in (0.5, 1.0)
+        ]
+        panels.append(loss_panel(f"width {width}", curves))
+    caption = "Both scalings at the step that suits p = 1/2, at the smallest and the largest width."
+    return Figure("scaling", "Scaling of the scores", caption, tuple(panels))
+
+
+@PAPER.figure("initialisation", "Initialisation", source=SUMMARY)
+def initialisation(full: bool) -> Figure:
+    """LeCun, He and NTK at the same step, and each at its own best."""
+    plan = PLANS[full]
+    width = plan.grid[-1]
+    step = steps_of(plan, width=width, init="he")  # the smallest of the three
+    panels = []
+    for title, choice in (("same step", step), ("own best step", "tuned")):
+        curves = [
+            (label, run_of(plan, step=choice, width=width, init=init).risk)
+            for label, init in (("LeCun", "lecun"), ("He", "he"), ("NTK", "ntk"))
+        ]
+        panels.append(loss_panel(title, curves))
+    caption = (
+        f"Width {width}. The same step is the one that suits He; the kernels of LeCun and He are "
+        "larger than NTK's by about the width, so it is a small step for NTK."
+    )
+    return Figure("initialisation", "Initialisation", caption, tuple(panels))
+
+
+@PAPER.figure("digits", "Handwritten digits", source=f"{SUMMARY}, which uses MNIST")
+def digits(full: bool) -> Figure:
+    """Handwritten digits, two classes, by width."""
+    plan = PLANS[full]._replace(tokens=4, samples=100 if full else 40, dim=16)
+    panels = []
+    for p in (0.5, 1.0):
+        curves = [
+            (f"width {w}", run_of(plan, problem="digits", width=w, score_exponent=p).risk)
+            for w in plan.grid
+        ]
+        panels.append(loss_panel(f"p = {p:g}", curves))
+    caption = (
+        f"scikit-learn's 8 x 8 digits, 0 against 1, as four 4 x 4 patches with a fixed embedding; "
+        f"{plan.samples} images. The paper uses MNIST, with a patch size that is not known. {STEP}"
+    )
+    return Figure("digits", "Handwritten digits", caption, tuple(panels))
+
+
+@PAPER.figure("data_assumption", "Dissimilarity of the samples", source=SUMMARY)
+@in_float64
+def data_assumption(full: bool) -> Figure:
+    """How often two samples overlap by more than t, for several kinds of data."""
+    count = 200 if full else 60
+    gaussian, real = {"num_tokens": 4, "dim": 64}, {"problem": "digits", "dim": 64}
+    kinds: dict[str, dict[str, Any]] = {
+        "Gaussian tokens": gaussian,
+        "unit Gaussian tokens": gaussian | {"tokens": "unit"},
+        "digits": real,
+        "unit digits": real | {"tokens": "unit"},
+    }
+    curves = []
+    for label, values in kinds.items():
+        X = paper_setup(PAPER, values | {"num_samples": count, "width": 1}).inputs
+        overlap = np.sort(np.asarray(pair_overlaps(X))[np.triu_indices(count, 1)])
+        above = 1 - np.arange(len(overlap)) / len(overlap)
+        curves.append(Curve(label, overlap, above, above, above))
+    panel = Panel(
+        "overlap of two samples", "t", "share of pairs with overlap >= t", tuple(curves),
+        log_x=True, log_y=True,
+    )  # fmt: skip
+    caption = (
+        "The paper assumes that this falls like exp(-t^c), which depends on the scale of the data. "
+        "It shows IMDb reviews, with an embedding that is not known."
+    )
+    return Figure("data_assumption", "Dissimilarity of the samples", caption, (panel,))
+
+
+@PAPER.figure("attention_maps", "Attention before and after training", source=SUMMARY)
+def attention_maps(full: bool) -> Figure:
+    """Attention of one sequence before and after training, both scalings."""
+    plan = PLANS[full]._replace(seeds=1, tokens=6)
+    width = plan.grid[-1]
+    panels = []
+    for p in (0.5, 1.0):
+        run = run_of(plan, "attention", width=width, score_exponent=p, every=plan.steps)
+        for when, B in zip(("start", "end"), run.probes["attention"][0, :, 0], strict=True):
+            image = Image("attention", B)
+            panels.append(Panel(f"p = {p:g}, {when}", "key", "query", images=(image,)))
+    caption = f"One sequence, width {width}, seed 0. Uniform attention would be flat."
+    return Figure("attention_maps", "Attention before and after training", caption, tuple(panels))
+
+
+@PAPER.figure("kernel_limit", "The kernel settles with width", source=OURS)
+def kernel_limit(full: bool) -> Figure:
+    """Distance of the tangent kernel to its infinite-width limit, p = 1."""
+    widths = (64, 256, 1024, 4096, 16384) if full else (64, 256, 1024, 4096)
+    small = {"num_samples": 6, "num_tokens": 4, "dim": 8, "score_exponent": 1.0}
+    curves = []
+    for label, init in (("LeCun", "lecun"), ("He", "he"), ("NTK", "ntk")):
+        setups = [
+            paper_setup(PAPER, small | {"init": init, "width": w}, seeds=range(10)) for w in widths
+        ]
+        found = np.stack([distances_to_limit(setup) for setup in setups], axis=1)
+        curves.append(band(label, np.array(widths), found))
+    x = np.array(widths, float)
+    guide = curves[0].y[0] * (x / x[0]) ** -0.5
+    curves.append(Curve("width^-1/2", x, guide, guide, guide))
+    panel = Panel(
+        "relative distance", "width", "|K - K_limit| / |K_limit|", tuple(curves),
+        log_x=True, log_y=True,
+    )  # fmt: skip
+    caption = "Tangent kernel at the start against its deterministic limit; ten seeds."
+    return Figure("kernel_limit", "The kernel settles with width", caption, (panel,))
+
+
+# ---------------------------------------------------------------------------------------- the tour
+
+SMALL = {
+    "num_samples": 3,
+    "num_tokens": 2,
+    "dim": 16,
+    "tokens": "unit",
+    "label_scale": 0.3,
+    "pooling": "sum",
+    "score_exponent": 1.0,
+    "num_steps": 40,
+}
+WIDTHS = (400, 40000)  # below and above what theorem A needs
+DIGITS = {"problem": "digits", "num_samples": 50, "dim": 24, "width": 512, "num_steps": 200}
+HEAD = ("theorem", "width", "p", "c_5 < 1", "c_6 < 2", "verdict", "proved", "measured")
+
+
+def certified(theorem: str, values: dict[str, Any], *probes: str) -> Certificates:
+    """Train at the step that a theorem allows (or the default one), and certify."""
+    return certify(train(paper_setup(PAPER, values), step_size=theorem, probes=probes), theorem)
+
+
+def _row(found: Certificates) -> dict[str, Any]:
+    (one,), setting = found, found.run.setup.setting
+    same = ("width", "init", "score_exponent", "hidden_step_ratio")
+    return {
+        "theorem": found.theorem.key,
+        **{name: getattr(setting, name) for name in same},
+        "step_size": float(found.run.step_size[0]),
+        **{name: float(one.constants[name]) for name in ("alpha", "c_5", "c_6")},
+        "verdict": found.verdict,
+        "predicted_rate": float(one.predicted_rate),
+        "measured_rate": float(one.measured_rate),
+    }
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    silent = row["verdict"] == Verdict.NOT_APPLICABLE
+    return (
+        row["theorem"],
+        str(row["width"]),
+        f"{row['score_exponent']:g}",
+        number(row["c_5"]),
+        number(row["c_6"]),
+        row["verdict"],
+        "-" if silent else number(row["predicted_rate"]),
+        number(row["measured_rate"]),
+    )
+
+
+def _digits_row(found: Certificates) -> dict[str, Any]:
+    risk, steps = found.run.risk[0], int(found.run.step[-1])
+    return {
+        "num_steps": steps,
+        "first_risk": float(risk[0]),
+        "last_risk": float(risk[-1]),
+        "predicted_risk": float(risk[0] * (1 - float(found[0].predicted_rate)) ** steps),
+        "kernel_drift": float(np.max(found.run.probes["kernel_drift"])),
+        "verdict": found.verdict,
+    }
+
+
+def _words(rows: list[dict[str, Any]], real: dict[str, Any]) -> str:
+    """What the table says, in words that depend on it."""
+    silent = [row for row in rows if row["verdict"] == Verdict.NOT_APPLICABLE]
+    falling = sum(row["measured_rate"] > 0 for row in silent)
+    applied = [row for row in rows if row["verdict"] == Verdict.HOLDS]
+    words = ["p: scores are scaled by width^-p. Rates: share of the risk lost per step."]
+    if applied:
+        ratio = max(row["measured_rate"] / row["predicted_rate"] for row in applied)
+        words.append(f"Where the theorem applies, the run was {ratio:.0f} times as fast as proved.")
+    if silent:
+        words.append(
+            f"Not applicable does not mean divergent: {falling} of {len(silent)} such runs lost "
+            "risk."
+        )
+    words.append(
+        f"Real data, handwritten 0 against 1: the risk fell from {number(real['first_risk'])} to "
+        f"{number(real['last_risk'])} in {real['num_steps']} steps; the initial kernel predicted "
+        f"{number(real['predicted_risk'])} and moved by {100 * real['kernel_drift']:.1f}%: "
+        f"kernel_regime {real['verdict']}."
+    )
+    return "\n".join(words)
+
+
+def visit() -> Visit:
+    """Theorem A at a width that is too small and one that is not, and real digits."""
+    stops = [certified("theorem_a", SMALL | {"width": width}) for width in WIDTHS]
+    real = certified("kernel_regime", DIGITS, "kernel_drift", "attention")
+    rows, digits_row = [_row(found) for found in stops], _digits_row(real)
+    verdicts = [
+        (f"{row['theorem']}, width {row['width']}, p = {row['score_exponent']:g}", row["verdict"])
+        for row in rows
+    ]
+    return Visit(
+        title="how wide is wide enough? 3 sequences of 2 unit tokens",
+        rows=[*rows, digits_row],
+        head=HEAD,
+        cells=[_cells(row) for row in rows],
+        words=_words(rows, digits_row),
+        about="Gradient descent trains wide enough shallow encoders to zero loss, and how wide "
+        "depends on how scores are scaled.",
+        verdicts=(*verdicts, ("kernel_regime on digits", digits_row["verdict"])),
+        runs=(
+            (f"Theorem A at width {WIDTHS[-1]}", stops[-1].run, ("theorem_a",)),
+            ("Digits", real.run, ("kernel_regime",)),
+        ),
+    )
+
+
+PAPER.visit = visit
