@@ -1,3 +1,4 @@
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -107,5 +108,5 @@ def test_an_equality_is_read_where_it_is_worst():
 
 
 def test_the_share_lost_per_step_is_that_of_a_geometric_curve():
-    risk = 5 * 0.9 ** np.arange(11.0)
+    risk = 5 * 0.9 ** jnp.arange(11.0)
     assert float(share_lost(risk, 10)) == pytest.approx(0.1)

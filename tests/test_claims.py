@@ -1,20 +1,48 @@
-"""Claims: rules, planted violations, and a ledger that continues."""
+"""Claims: rules on numbers made up for the purpose, negative controls, and what is kept on disk."""
 
 import json
+import math
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
+import toy_paper
 from scipy import stats
 
-from shoal import keeping, ledger
-from shoal.claims import Interval, Ruling, above, mean_interval, within
-from shoal.cli import main
-from shoal.ledger import measured
-from shoal.papers import PAPERS, wu2023
-from shoal.papers.wu2023 import trials
+import shoal as sh
+from shoal.disk import cache
+from shoal.errors import InputError
+from shoal.jsons import plain
+from shoal.lab.claim import (
+    Interval,
+    Plan,
+    Rule,
+    Ruling,
+    above,
+    below,
+    between,
+    comparison,
+    exponent,
+    exponents,
+    judge,
+    log10_ratio,
+    mean_interval,
+    ratio_interval,
+    slope,
+    slopes,
+    spread_ratio,
+    study_claim,
+)
+from shoal.lab.ledger import Entry, about, entry_json, ledger_json
 
-CLAIMS = [claim for paper in PAPERS.values() for claim in paper.claims]
+SUPPORTED, CONTRADICTED, INCONCLUSIVE = Ruling
+INF, NAN = math.inf, math.nan
+
+
+def noisy(mean, *shape, spread=0.01):
+    return mean + spread * np.random.default_rng(0).normal(size=shape)
+
+
+# --------------------------------------------------------------------------------- intervals
 
 
 def test_the_interval_is_student_s():
@@ -30,202 +58,405 @@ def test_the_interval_covers_the_truth_in_95_of_100_experiments():
     assert covered == pytest.approx(0.95, abs=0.015)
 
 
-def test_equal_samples_are_a_point_and_nonsense_is_inconclusive():
+def test_equal_samples_are_a_point_and_nonsense_has_no_interval():
     assert mean_interval(np.full(5, 2.0)) == Interval(2.0, 2.0, 2.0)
-    assert above(mean_interval(np.array([1.0, np.nan])), 0.0) == Ruling.INCONCLUSIVE
-    assert above(mean_interval(np.array([1.0])), 0.0) == Ruling.INCONCLUSIVE
+    for samples in ([1.0, NAN], [1.0], [1.0, INF], [-INF, 1.0, 2.0]):
+        assert math.isnan(mean_interval(np.array(samples)).low)
 
 
-def test_a_tie_is_not_ahead():
-    assert above(Interval(0.0, 0.0, 0.0), 0.0) == Ruling.CONTRADICTED
-    from shoal.papers.song2024.claims_classifier import decide_real
+def test_the_ratio_of_means_is_not_the_mean_of_ratios():
+    top, bottom = np.array([1.0, 1.0, 1.0, 1.0]), np.array([1e-9, 1.0, 1.0, 1.0])
+    found = ratio_interval(top, bottom)
+    assert found.mean == pytest.approx(4 / 3)
+    assert found.low < found.mean < found.high
+    draws = np.random.default_rng(1).lognormal(size=(2, 200))
+    found = ratio_interval(3 * draws[0], draws[1])
+    assert found.low < 3 < found.high
+    assert math.isnan(ratio_interval(np.array([1.0, NAN]), np.ones(2)).low)
+    assert math.isnan(ratio_interval(np.ones(1), np.ones(1)).low)
 
-    half = np.full((3, 6), 0.5)
-    sides = {f"{k}_{what}": half for k in ("softmax", "gaussian") for what in ("accuracy", "loss")}
-    found = sides | {"softmax_step": 0.1, "gaussian_step": 0.1, "step": np.arange(6)}
-    assert decide_real(found).ruling == Ruling.INCONCLUSIVE
-    better = found | {"gaussian_accuracy": half + np.array([[0.3], [0.31], [0.32]])}
-    assert decide_real(better).ruling == Ruling.SUPPORTED
-    lost = better | {"softmax_accuracy": np.full((3, 6), np.nan)}
-    assert decide_real(lost).ruling == Ruling.INCONCLUSIVE
+
+def test_the_ratio_of_spreads_sees_a_sample_that_concentrates():
+    rng = np.random.default_rng(2)
+    wide, narrow = 1 + 0.4 * rng.normal(size=60), 1 + 0.1 * rng.normal(size=60)
+    found = spread_ratio(wide, narrow)
+    assert found.low < 0.25 < found.high < 1
+    assert spread_ratio(10 * wide, narrow) == pytest.approx(found, rel=1e-9)  # it is relative
+
+
+def test_exponents_and_slopes_are_least_squares_per_seed():
+    x = np.array([1.0, 2.0, 4.0, 8.0])
+    y = np.stack([3 * x**1.5, x**-0.5])
+    np.testing.assert_allclose(exponents(x, y), [1.5, -0.5], rtol=1e-12)
+    z = noisy(0.0, 3, 4)
+    np.testing.assert_allclose(slopes(x, z), [np.polyfit(x, row, 1)[0] for row in z], rtol=1e-10)
+    lost = exponents(x, np.stack([[0.0, 1, 2, 3], [-1.0, 1, 2, 3]]))
+    assert not np.isfinite(lost).any()
+
+
+# ------------------------------------------------------------------------------------- rules
 
 
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
-        (0.2, 0.8, Ruling.SUPPORTED),
-        (-0.1, 0.5, Ruling.INCONCLUSIVE),
-        (0.9, 1.1, Ruling.INCONCLUSIVE),
-        (1.1, 1.2, Ruling.CONTRADICTED),
-        (-1.0, -0.1, Ruling.CONTRADICTED),
-        (-1.0, 2.0, Ruling.INCONCLUSIVE),
+        (0.2, 0.8, SUPPORTED),
+        (0.0, 1.0, SUPPORTED),
+        (-0.1, 0.5, INCONCLUSIVE),
+        (0.9, 1.1, INCONCLUSIVE),
+        (1.1, 1.2, CONTRADICTED),
+        (-1.0, -0.1, CONTRADICTED),
+        (-1.0, 2.0, INCONCLUSIVE),
+        (NAN, NAN, INCONCLUSIVE),
+        (NAN, 0.5, INCONCLUSIVE),
+        (INF, INF, CONTRADICTED),
     ],
 )
 def test_a_range_decides_by_the_whole_interval(low, high, expected):
-    assert within(Interval((low + high) / 2, low, high), 0.0, 1.0) == expected
+    assert judge(Interval((low + high) / 2, low, high), 0.0, 1.0) == expected
 
 
-@pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.key)
-def test_a_planted_violation_is_contradicted(claim):
-    found = claim.decide(claim.measure(claim.planted))
-    assert found.ruling == Ruling.CONTRADICTED, found.sentence
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(0.1, 0.2, SUPPORTED), (0.0, 0.2, INCONCLUSIVE), (-1.0, 0.0, CONTRADICTED),
+     (0.0, 0.0, CONTRADICTED)],
+)  # fmt: skip
+def test_a_tie_is_not_ahead(low, high, expected):
+    assert judge(Interval(0.0, low, high), 0.0, INF) == expected
+    assert judge(Interval(0.0, -high, -low), -INF, 0.0) == expected
 
 
-def test_claims_are_many_and_described():
-    assert len(wu2023.PAPER.claims) >= 12
-    assert len({c.key for c in CLAIMS}) == len(CLAIMS)
-    for claim in CLAIMS:
-        assert claim.statement.endswith(".")
-        assert claim.rule.startswith("supported if")
-        assert claim.planted.plant
-        assert not claim.quick.plant
+KINDS = {
+    "above": (above(1.0, "gap"), {"effect": noisy(1.5, 8)}, {"effect": noisy(0.5, 8)}),
+    "below": (below(1.0, "gap"), {"effect": noisy(0.5, 8)}, {"effect": noisy(1.5, 8)}),
+    "between": (between(1, 2, "gap"), {"effect": noisy(1.5, 8)}, {"effect": noisy(2.5, 8)}),
+    "exponent": (
+        exponent(1.5, 2.5, "time", "width"),
+        {"x": np.array([1.0, 2.0, 4.0]), "y": np.array([1.0, 4.0, 16.0]) * noisy(1, 6, 1)},
+        {"x": np.array([1.0, 2.0, 4.0]), "y": np.array([1.0, 2.0, 4.0]) * noisy(1, 6, 1)},
+    ),
+    "slope": (
+        slope("width", above=0.2, what="decades"),
+        {"x": np.array([2.0, 4.0, 16.0]), "y": np.array([0.0, 0.5, 1.5]) + noisy(0, 6, 1)},
+        {"x": np.array([2.0, 4.0, 16.0]), "y": np.array([0.0, 0.1, 0.3]) + noisy(0, 6, 3)},
+    ),
+    "falling": (
+        slope("width", below=0.0),
+        {"x": np.array([2.0, 4.0]), "y": np.array([1.0, 0.5]) + noisy(0, 6, 1)},
+        {"x": np.array([2.0, 4.0]), "y": np.array([0.5, 1.0]) + noisy(0, 6, 1)},
+    ),
+    "ratio": (
+        above(2.0, "ratio", "slow", "fast", statistic="ratio"),
+        {"one": noisy(3.0, 8), "other": noisy(1.0, 8)},
+        {"one": noisy(1.0, 8), "other": noisy(3.0, 8)},
+    ),
+    "spread": (
+        below(0.5, "spread", statistic="spread"),
+        {"one": noisy(1.0, 40, spread=0.4), "other": noisy(1.0, 40, spread=0.04)},
+        {"one": noisy(1.0, 40, spread=0.04), "other": noisy(1.0, 40, spread=0.4)},
+    ),
+}
 
 
-def test_a_side_that_diverged_decides_nothing():
-    from shoal.papers.wu2023.claims_training import decide_small_width
-
-    broken, fine = np.full((4, 5), np.nan), np.ones((4, 5))
-    for favoured, other in ((broken, broken), (fine, broken), (broken, fine)):
-        found = decide_small_width({"favoured": favoured, "other": other})
-        assert found.ruling == Ruling.INCONCLUSIVE
-        assert "diverged" in found.sentence
-
-
-def test_the_bisection_finds_the_first_width(monkeypatch):
-    import jax
-
-    from shoal.papers.wu2023 import claims_kernel as kernel
-
-    limit = {"value": 0.0}
-
-    def constants(start):
-        width = jnp.sum(jnp.any(start.params0.W_V != 0, axis=1))
-        holds = jnp.where(width >= limit["value"], 0.0, 2.0)
-        return {"alpha": 1.0, "alpha_resolution": 0.0, "mu": 0.0, "c_5": holds}
-
-    monkeypatch.setattr(kernel.theorems, "flow_constants", constants)
-    problem = wu2023.problem(wu2023.Setting(num_samples=2, num_tokens=2, dim=3))
-    keys, widths = jax.random.split(jax.random.key(0), 2), jnp.array([2.0, 4.0, 8.0, 16.0, 32.0])
-    for value, expected in ((0.0, 0), (3.0, 1), (32.0, 4), (64.0, 5)):
-        limit["value"] = value
-        jax.clear_caches()
-        found = kernel._smallest_certified(problem, keys, widths, 1.0, 64)
-        assert found.tolist() == [expected, expected]
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_rule_comes_out_both_ways(kind):
+    rule, true, false = KINDS[kind]
+    yes, no = rule.decide(true), rule.decide(false)
+    assert (yes.ruling, no.ruling) == (SUPPORTED, CONTRADICTED)
+    assert rule.sentence.startswith("supported if ")
+    assert yes.low <= yes.effect <= yes.high
+    assert rule.effect[1:] in yes.sentence
+    assert yes.runs == sum(np.size(true[k]) for k in ("effect", "y", "one", "other") if k in true)
+    json.dumps(plain(yes))  # goes to disk as it is
 
 
-def test_decisions_can_come_out_either_way():
-    rng = np.random.default_rng(0)
-    steps = np.arange(201)
-    from shoal.papers.wu2023.claims_kernel import decide_training_width, decide_uniform
-    from shoal.papers.wu2023.claims_training import decide_freezing, decide_linear, decide_rank
-
-    fall = np.exp(-0.05 * steps)[None] * np.exp(0.01 * rng.normal(size=(8, 1)))
-    slow = (1 / (1 + steps) ** 0.2)[None] * np.ones((8, 1))
-    assert decide_linear({"risk": fall}).ruling == Ruling.SUPPORTED
-    assert decide_linear({"risk": fall + 0.5}).ruling == Ruling.CONTRADICTED
-    for wrong in (1 / (1 + steps), (1.0 + steps) ** -0.2, np.exp(0.05 * steps)):
-        assert decide_linear({"risk": wrong[None] * fall[:, :1]}).ruling == Ruling.CONTRADICTED
-    left = np.array([[1.0, 0.05, *[0.01] * 6, 0.0]]) * np.ones((8, 1))
-    assert decide_freezing({"left": left}).ruling == Ruling.SUPPORTED
-    assert decide_rank({"favoured": fall, "other": slow}).ruling == Ruling.SUPPORTED
-    N = np.array([4, 8, 16, 32])
-    noise = np.exp(0.02 * rng.normal(size=(4, 8)))
-    square = {"samples": N, "width": N[:, None] ** 2 * noise}
-    assert decide_training_width(square).ruling == Ruling.SUPPORTED
-    widths = np.array([32, 128, 512])
-    flat = {"width": widths, "deficit": 0.1 * np.exp(0.01 * rng.normal(size=(3, 8)))}
-    assert decide_uniform(flat).ruling == Ruling.CONTRADICTED
+@pytest.mark.parametrize("kind", KINDS)
+def test_runs_that_diverged_decide_nothing(kind):
+    rule, true, _ = KINDS[kind]
+    broken = {k: v.copy() if k == "x" else np.where(np.arange(len(v)) == 1, NAN, v.T).T
+              for k, v in true.items()}  # fmt: skip
+    found = rule.decide(broken)
+    assert found.ruling == INCONCLUSIVE
+    assert "Too few runs ended with numbers" in found.sentence
 
 
-# --------------------------------------------------------------------------------- the ledger
+def test_a_run_that_lost_infinitely_decides_nothing():
+    found = above(0.0, "decades").decide({"effect": np.array([1.0, 2.0, -INF])})
+    assert found.ruling == INCONCLUSIVE
 
-CHEAP = ("wu2023.attention_tends_to_uniform", "wu2023.rank_is_needed")
+
+def test_a_slope_counts_per_doubling():
+    rule = slope("width", above=0.0, what="decades")
+    found = rule.decide({"x": np.array([32.0, 128.0]), "y": np.array([[1.0, 2.0]] * 3)})
+    assert found.effect == pytest.approx(0.5)
+    assert rule.effect == "decades per doubling of the width"
+    assert (rule.low, rule.high) == (0.0, INF)
 
 
-def claim_of(key):
-    return next(c for c in CLAIMS if c.key == key)
+def test_a_premise_that_fails_decides_nothing_and_says_so():
+    rule = above(1.0, "gap", premise="both sides fit the data")
+    held = {"effect": noisy(1.5, 4), "premise": np.array([True] * 4)}
+    assert rule.decide(held).ruling == SUPPORTED
+    assert rule.sentence == "supported if gap is above 1, provided that both sides fit the data"
+    for premise in (np.array([True, False, True, True]), np.array([False] * 4), np.array(False)):
+        found = rule.decide(held | {"premise": premise})
+        assert found.ruling == INCONCLUSIVE
+        assert "Not decided: it is not so that both sides fit the data." in found.sentence
+
+
+def test_a_scalar_premise_leaves_the_effect_as_it_is():
+    found = above(1.0, "gap", premise="p").decide({"effect": noisy(1.5, 4), "premise": False})
+    assert found.effect == pytest.approx(1.5, abs=0.02)
+    assert found.ruling == INCONCLUSIVE
+
+
+def test_an_interval_across_the_limit_says_that_seeds_do_not_decide():
+    found = above(1.0, "gap").decide({"effect": noisy(1.0, 8, spread=0.5)})
+    assert found.ruling == INCONCLUSIVE
+    assert "these seeds do not decide" in found.sentence
+
+
+def test_rules_say_what_they_are():
+    assert below(2, "x").sentence == "supported if x is below 2"
+    assert between(1, 2, "x").sentence == "supported if x lies in [1, 2]"
+    power = exponent(1.5, 2.5, "time", "width")
+    assert power.sentence == "supported if the exponent of time against width lies in [1.5, 2.5]"
+    assert above(1, "x", revised=True).sentence.endswith(
+        "(revised after a first look at the same seeds)"
+    )
+    assert (
+        above(1, "x", note="By chance.")
+        .decide({"effect": noisy(2, 3)})
+        .sentence.endswith("By chance.")
+    )
+
+
+# --------------------------------------------------------------------------------- measurements
+
+
+def test_a_comparison_is_a_difference_unless_told_otherwise():
+    found = comparison([3, 4], [1, 1], curve=np.ones(2))
+    assert found["effect"].tolist() == [2.0, 3.0]
+    assert comparison([3], [1], effect=[7])["effect"].tolist() == [7.0]
+    assert log10_ratio([100, 1], [1, 10])["effect"].tolist() == [2.0, -1.0]
+    assert np.isnan(log10_ratio([0], [0])["effect"]).all()  # and no warning
+
+
+def test_evidence_is_drawn_from_what_was_measured():
+    rule = above(0.0, "gap", "softmax", "gaussian")
+    sides = rule.decide(comparison(noisy(2, 4), noisy(1, 4)))
+    assert [c.label for c in sides.panel.curves] == ["softmax", "gaussian"]
+    assert "softmax 2" in sides.sentence
+    curves = {"curve softmax": np.ones((4, 5)), "curve gaussian": np.ones((4, 5)), "every": 10}
+    panel = rule.decide(comparison(noisy(2, 4), noisy(1, 4), **curves)).panel
+    assert panel.curves[0].x.tolist() == [0, 10, 20, 30, 40]
+    power = exponent(0, 3, "time", "width").decide(KINDS["exponent"][1]).panel
+    assert (power.log_x, power.log_y) == (True, True)
+    assert rule.decide({"effect": noisy(2, 4)}).panel is None
+
+
+# ----------------------------------------------------------------------------- claims and plans
+
+
+def test_a_plan_reads_its_control():
+    usual, control = Plan(), Plan(control=(("labels", "twins"),))
+    assert usual.get("labels", "teacher") == "teacher"
+    assert control.get("labels", "teacher") == "twins"
+    assert control.get("width", 64) == 64
+
+
+def test_a_claim_of_a_function_has_three_sizes():
+    seen = []
+
+    def measure(plan):
+        seen.append(plan)
+        mean = plan.get("gain", 2.0)
+        return {"effect": noisy(mean, plan.seeds)}
+
+    made = study_claim(
+        "p.k", "Gains gain.", measure, None, above(1.0, "gain"), {"gain": 0.5}, "ours",
+        quick=Plan(seeds=4, width=8), full={"seeds": 32, "minutes": 5.0},
+    )  # fmt: skip
+    assert (made.quick.seeds, made.full.seeds, made.full.width) == (4, 32, 8)
+    assert made.control == Plan(seeds=4, width=8, control=(("gain", 0.5),))
+    assert made.decide(made.measure(made.quick)).ruling == SUPPORTED
+    assert made.decide(made.measure(made.control)).ruling == CONTRADICTED
+    assert seen[1].control == (("gain", 0.5),)
+
+
+def test_a_control_may_have_sizes_of_its_own():
+    made = study_claim(
+        "p.k", "S.", lambda plan: {}, None, above(1.0, "x"), {"a": 1},
+        quick=Plan(seeds=4), control_plan=Plan(seeds=16, steps=9),
+    )  # fmt: skip
+    assert (made.control.seeds, made.control.steps, made.control.get("a", 0)) == (16, 9, 1)
+
+
+@pytest.mark.parametrize(
+    ("study", "statistic", "rule", "complaint"),
+    [
+        (sh.Study("doe2024"), None, above(1, "x"), "a study needs a statistic"),
+        (sh.Study("doe2024"), lambda run: run, None, "a claim needs a rule"),
+    ],
+)
+def test_half_a_claim_is_refused(study, statistic, rule, complaint):
+    with pytest.raises(InputError, match=complaint):
+        study_claim("p.k", "S.", study, statistic, rule, {})
+
+
+def test_a_source_is_one_of_three():
+    paper = sh.Paper(toy_paper.Doe, key="other")
+    try:
+        with pytest.raises(InputError, match="expected 'paper'"):
+            paper.claim("k", "S.", lambda plan: {}, None, above(1, "x"), source="a friend")
+        made = paper.claim(
+            "k", "S.", lambda plan: {}, None, above(1, "x"), source="ours, after Th 1"
+        )
+        assert made.key == "other.k"
+        assert paper.claims == [made]
+    finally:
+        toy_paper.Doe.paper = toy_paper.PAPER
+
+
+CLAIMS = {claim.key.partition(".")[2]: claim for claim in toy_paper.PAPER.claims}
+
+
+@pytest.mark.parametrize("key", CLAIMS)
+def test_the_toy_s_claims_are_supported_and_their_controls_contradicted(key):
+    claim = CLAIMS[key]
+    found = claim.decide(claim.measure(claim.quick))
+    assert found.ruling == SUPPORTED, found.sentence
+    control = claim.decide(claim.measure(claim.control))
+    assert control.ruling == CONTRADICTED, control.sentence
 
 
 def test_the_same_seeds_give_the_same_measurement():
-    claim = claim_of("wu2023.rank_is_needed")
-    first = claim.measure(claim.quick)
-    trials._once.cache_clear()
-    second = claim.measure(claim.quick)
-    for name, value in first.items():
-        assert np.asarray(value).tobytes() == np.asarray(second[name]).tobytes()
+    claim = CLAIMS["gain_helps"]
+    first, second = claim.measure(claim.quick), claim.measure(claim.quick)
+    assert set(first) == set(second) == {"x", "y"}
+    assert first["y"].shape == (4, 2)
+    assert first["y"].tobytes() == second["y"].tobytes()
+
+
+def test_more_seeds_begin_with_the_same_ones():
+    claim = CLAIMS["gain_helps"]
+    few, more = (claim.measure(Plan(seeds=k))["y"] for k in (2, 4))
+    np.testing.assert_allclose(more[:2], few, rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------ what is kept
+
+
+def kept(claim, plan, folder, calls=None):
+    def make():
+        if calls is not None:
+            calls.append(plan)
+        return claim.measure(plan)
+
+    return cache.cached(about(claim, plan), make, folder)
+
+
+FAKE = study_claim(
+    "fake.claim", "Fakes are made up.", lambda plan: {"effect": noisy(plan.width, plan.seeds)},
+    None, above(1.0, "gap"), {"width": 0}, "ours", quick=Plan(seeds=4, width=8),
+)  # fmt: skip
 
 
 def test_a_finished_measurement_is_not_repeated(tmp_path):
-    claim = claim_of("wu2023.attention_tends_to_uniform")
     calls = []
-
-    def counted(plan):
-        calls.append(plan)
-        return claim.measure(plan)
-
-    watched = claim._replace(measure=counted)
-    first = measured(watched, claim.quick, tmp_path)
-    second = measured(watched, claim.quick, tmp_path)
+    first = kept(FAKE, FAKE.quick, tmp_path, calls)
+    second = kept(FAKE, FAKE.quick, tmp_path, calls)
     assert len(calls) == 1
-    assert (first[2], second[2]) == (False, True)
-    assert claim.decide(first[0])[:3] == claim.decide(second[0])[:3]
+    assert (first.found, second.found) == (False, True)
+    assert second.seconds == first.seconds
+    assert second.arrays["effect"].tobytes() == first.arrays["effect"].tobytes()
+    assert FAKE.decide(first.arrays)[:3] == FAKE.decide(second.arrays)[:3]
+
+
+@pytest.mark.parametrize("damage", [b"damaged", b"", None])
+def test_damaged_measurements_are_redone(tmp_path, damage):
+    calls = []
+    kept(FAKE, FAKE.quick, tmp_path, calls)
     (path,) = tmp_path.glob("*.npz")
-    path.write_bytes(b"damaged")
-    measured(watched, claim.quick, tmp_path)
+    if damage is None:
+        np.savez(path, effect=np.ones(4))  # without what says that it is whole
+    else:
+        path.write_bytes(damage)
+    assert not kept(FAKE, FAKE.quick, tmp_path, calls).found
     assert len(calls) == 2
+    assert kept(FAKE, FAKE.quick, tmp_path, calls).found
 
 
-def test_the_key_depends_on_plan_claim_and_code(monkeypatch):
-    a, b = claim_of(CHEAP[0]), claim_of(CHEAP[1])
-    keys = {
-        keeping.name_of(ledger.about(a, a.quick)),
-        keeping.name_of(ledger.about(b, a.quick)),
-        keeping.name_of(ledger.about(a, a.full)),
-    }
-    monkeypatch.setattr("shoal.keeping.code_version", lambda: "another")
-    keys.add(keeping.name_of(ledger.about(a, a.quick)))
-    assert len(keys) == 4
+def test_an_interrupted_measurement_leaves_nothing(tmp_path):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.cached(["x"], interrupted, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_lists_and_keeps_the_ledger(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path / "cache"))
-    words = ["claims", *CHEAP, "--out", "ledger", "--markdown", "ledger.md"]
-    assert main([*words, "--json"]) == 0
-    first = json.loads(capsys.readouterr().out)
-    assert [c["id"] for c in first] == list(CHEAP)
-    for claim in first:
-        wanted = {"statement", "setting", "effect", "interval", "runs", "verdict", "seconds"}
-        assert wanted <= set(claim)
-        assert claim["interval"][0] <= claim["effect"] <= claim["interval"][1]
-    assert main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == first  # seconds too: nothing was measured again
-    assert (tmp_path / "ledger" / "index.html").stat().st_size > 10**6
-    text = (tmp_path / "ledger.md").read_text()
-    assert first[0]["sentence"] in text
-    assert "cores" in text
-    assert main(words) == 0
-    assert "(kept)" in capsys.readouterr().out
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert kept(FAKE, FAKE.quick, tmp_path / "file" / "below").arrays["effect"].shape == (4,)
 
 
-def test_unknown_claims_and_figures_are_refused(capsys):
-    for words, hint in (
-        (["claims", "wu2023.rank_is_neded"], "wu2023.rank_is_needed"),
-        (["claims", "wu1923"], "wu2023"),
-        (["reproduce", "wu2023.scalling"], "scaling"),
-        (["report", "nowhere"], "not a run folder"),
-    ):
-        assert main(words) == 2
-        said = capsys.readouterr()
-        assert hint in said.err
-        assert said.out == ""
+def test_the_name_depends_on_plan_claim_code_and_libraries(monkeypatch):
+    other = FAKE._replace(key="fake.other")
+    names = [cache._name_of(about(c, p)) for c, p in
+             ((FAKE, FAKE.quick), (other, FAKE.quick), (FAKE, FAKE.full), (FAKE, FAKE.control))]  # fmt: skip
+    assert cache._name_of(about(FAKE, FAKE.quick)) == names[0]
+    monkeypatch.setattr(cache, "code_version", lambda: "another")
+    names.append(cache._name_of(about(FAKE, FAKE.quick)))
+    monkeypatch.setattr(cache, "version", lambda name: "another")
+    names.append(cache._name_of(about(FAKE, FAKE.quick)))
+    assert len(set(names)) == 6
 
 
-def test_the_kept_ledger_document_is_up_to_date_with_the_claims():
-    from pathlib import Path
+def test_the_code_s_version_knows_what_can_change_a_number(tmp_path, monkeypatch):
+    for name in ("lab/engine.py", "papers/one/model.py", "papers/two/model.py", "cli/x.py", "k.c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    monkeypatch.setattr(cache.shoal, "__file__", str(tmp_path / "__init__.py"))
 
-    text = (Path(__file__).parent.parent / "docs" / "ledger.md").read_text()
-    for claim in CLAIMS:
-        assert claim.key in text
-        assert claim.statement in text
-        assert claim.rule in text
+    def versions():
+        cache.code_version.cache_clear()
+        return cache.code_version(), cache.code_version("one"), cache.code_version("two")
+
+    try:
+        whole, one, two = versions()
+        (tmp_path / "cli/x.py").write_text("2")
+        assert versions() == (whole, one, two)
+        (tmp_path / "papers/one/model.py").write_text("2")
+        now = versions()
+        assert now[2] == two
+        assert now[0] != whole
+        assert now[1] != one
+        (tmp_path / "k.c").write_text("2")
+        assert all(a != b for a, b in zip(versions(), now, strict=True))
+    finally:
+        cache.code_version.cache_clear()
+
+
+def test_a_paper_s_file_counts_by_its_content():
+    assert len(cache.source_of(toy_paper.Doe)) == 16
+    assert cache.source_of(type("Made", (), {"__module__": "nowhere"})) == ""
+
+
+def test_an_entry_as_json_has_what_a_reader_needs():
+    found = FAKE.measure(FAKE.quick)
+    entry = Entry(FAKE, FAKE.quick, FAKE.decide(found), 0.1234, cached=False)
+    said = entry_json(entry)
+    assert said["setting"] == "our setting: seeds=4, width=8"
+    assert said["verdict"] == "supported"
+    assert said["rule"] == FAKE.rule.sentence
+    assert said["interval"][0] <= said["effect"] <= said["interval"][1]
+    assert said["seconds"] == 0.12
+    (kept,) = ledger_json([entry])
+    assert json.loads(json.dumps(kept)) == kept
+    assert "panel" in kept
+
+
+def test_a_rule_is_plain_data():
+    assert Rule("x") == Rule("x", -INF, INF)
+    assert "NaN" not in json.dumps(plain(Rule("x")))

@@ -1,42 +1,68 @@
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from helpers import small, start_of
+import shoal as sh
 from shoal.diagnostics import dynamics, kernels, layers
 from shoal.diagnostics.data import data_report, largest_exponent, pair_overlaps, tail_fit
-from shoal.experiments import Case
+from shoal.lab import probes as generic
 from shoal.methods import gradient_descent, gradient_flow
-from shoal.models import empirical_risk
-from shoal.papers import wu2023
-from shoal.papers.wu2023 import encoder as architecture
 from shoal.problems import Problem
 from shoal.training import run
 
 
-@pytest.fixture
-def case():
-    setting = small(step_size=0.01)
-    problem, params0, _ = start_of(setting)
-    speeds = {"W_Q": 1.0, "W_K": 1.0, "W_V": 1.0, "w_O": 1.0}
-    return Case(setting, problem, params0, 0.01, speeds, drawn=True)
+class Weights(NamedTuple):
+    W_Q: jax.Array
+    W_K: jax.Array
+    W_V: jax.Array
+    w_O: jax.Array
 
 
-def risk_of(case):
-    return empirical_risk(wu2023.model(case.setting), case.problem, wu2023.PAPER.loss)
+WIDTH, DIM = 8, 5
+SHAPES = Weights((WIDTH, DIM), (WIDTH, DIM), (WIDTH, DIM), (WIDTH,))
 
 
-def moved(case, num_steps=5, step=0.01):
-    return run(gradient_descent(step), risk_of(case), case.params0, num_steps=num_steps).params
+def preactivation(p, x):
+    A = jax.nn.softmax((x @ p.W_Q.T) @ (x @ p.W_K.T).T, axis=-1)
+    return A @ x @ p.W_V.T
 
 
-def test_every_probe_works_inside_the_scan_and_afterwards(case):
-    probes = wu2023.probes(case)
-    out = run(gradient_descent(0.01), risk_of(case), case.params0, num_steps=2, probes=probes)
+def attention(p, x):
+    return jnp.sum(jax.nn.relu(preactivation(p, x)) @ p.w_O)
+
+
+def draw(key):
+    keys = jax.random.split(key, 4)
+    drawn = [jax.random.normal(k, s) / WIDTH**0.5 for k, s in zip(keys, SHAPES, strict=True)]
+    return Weights(*drawn)
+
+
+@pytest.fixture(scope="module")
+def start():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(4, 3, DIM)), rng.normal(size=4)
+    made = sh.setup(sh.per_sample(attention), draw, x, y).with_steps(0.01)
+    return jax.tree.map(jnp.asarray, made.one())
+
+
+def moved(start, num_steps=5, step=0.01):
+    return run(gradient_descent(step), start.risk, start.params0, num_steps=num_steps).params
+
+
+def test_every_probe_works_inside_the_scan_and_afterwards(start):
+    probes = generic.all_probes(start)
+    assert {"movement", "sharpness", "kernel_eigenvalues", "edge_of_stability", "params"} <= set(
+        probes
+    )
+    assert set(probes) <= set(generic.SENTENCES)
+    step = gradient_descent(0.01)
+    out = jax.jit(lambda p: run(step, start.risk, p, num_steps=2, probes=probes))(start.params0)
     for name, probe in probes.items():
-        after = probe(out.params)
+        after = jax.jit(probe)(out.params)
         parts = after.items() if isinstance(after, dict) else [(None, after)]
         for part, value in parts:
             recorded = out.probes[f"{name}_{part}" if part else name][-1]
@@ -45,17 +71,38 @@ def test_every_probe_works_inside_the_scan_and_afterwards(case):
             )
 
 
-def test_sharpness_is_the_top_of_the_dense_hessian(case):
-    params = moved(case)
+def test_sharpness_is_the_top_of_the_dense_hessian(start):
+    params = moved(start)
     flat, unravel = ravel_pytree(params)
-    H = jax.hessian(lambda v: risk_of(case)(unravel(v)))(flat)
-    found = dynamics.sharpness(risk_of(case), jax.random.key(0))(params)
+    H = jax.hessian(lambda v: start.risk(unravel(v)))(flat)
+    found = dynamics.sharpness(start.risk, jax.random.key(0), num_matvecs=60)(params)
     assert bool(found["converged"])
-    assert float(found["value"]) == pytest.approx(float(jnp.linalg.eigvalsh(H)[-1]), rel=1e-6)
+    eigenvalues = np.linalg.eigvalsh(H)
+    assert float(found["value"]) == pytest.approx(eigenvalues[-1], rel=1e-6)
+    ends = dynamics.curvature(start.risk)(params)
+    assert (float(ends["min"]), float(ends["max"])) == pytest.approx(
+        (eigenvalues[0], eigenvalues[-1]), rel=1e-9
+    )
+
+
+def test_curvature_sees_the_trained_blocks_only(start):
+    H = jax.hessian(lambda w: start.risk(start.params0._replace(w_O=w)))(start.params0.w_O)
+    ends = dynamics.curvature(start.risk, train=["w_O"])(start.params0)
+    assert float(ends["max"]) == pytest.approx(np.linalg.eigvalsh(H)[-1], rel=1e-9)
+    assert float(ends["min"]) == pytest.approx(np.linalg.eigvalsh(H)[0], rel=1e-6, abs=1e-12)
+
+
+def test_large_hessians_are_never_formed(monkeypatch, start):
+    dense = dynamics.curvature(start.risk)(start.params0)
+    monkeypatch.setattr(dynamics, "DENSE_HESSIAN", 3)
+    lanczos = dynamics.curvature(start.risk, num_matvecs=100)(start.params0)
+    for end in ("min", "max"):
+        assert bool(lanczos[f"{end}_converged"])
+        assert float(lanczos[end]) == pytest.approx(float(dense[end]), rel=1e-6)
 
 
 def test_sharpness_is_safe_when_the_largest_in_magnitude_is_negative():
-    params = wu2023.Weights(jnp.ones((2, 1)), jnp.ones((2, 1)), jnp.ones((2, 1)), jnp.ones(2))
+    params = Weights(jnp.ones((2, 1)), jnp.ones((2, 1)), jnp.ones((2, 1)), jnp.ones(2))
 
     def saddle(p):
         return jnp.sum(p.W_Q**2) - 50 * jnp.sum(p.W_K**2) + 0.5 * jnp.sum(p.W_V**2)
@@ -64,34 +111,37 @@ def test_sharpness_is_safe_when_the_largest_in_magnitude_is_negative():
     assert float(found["value"]) == pytest.approx(2.0, rel=1e-6)
 
 
-def test_pl_ratio_and_gradient_norm_match_finite_differences(case):
-    flat, unravel = ravel_pytree(case.params0)
-    risk = lambda v: risk_of(case)(unravel(v))  # noqa: E731
+def test_pl_ratio_and_gradient_norm_match_finite_differences(start):
+    flat, unravel = ravel_pytree(start.params0)
+    risk = jax.jit(lambda v: start.risk(unravel(v)))
     h = 1e-6
     slope = np.array(
         [(risk(flat + h * e) - risk(flat - h * e)) / (2 * h) for e in jnp.eye(flat.size)]
     )
     expected = np.sum(slope**2) / (2 * float(risk(flat)))
-    assert float(dynamics.pl_ratio(risk_of(case))(case.params0)) == pytest.approx(
-        expected, rel=1e-6
-    )
-    norms = dynamics.gradient_norm(risk_of(case))(case.params0)
+    assert float(dynamics.pl_ratio(start.risk)(start.params0)) == pytest.approx(expected, rel=1e-6)
+    norms = dynamics.gradient_norm(start.risk)(start.params0)
     assert sum(float(x) ** 2 for x in norms.values()) == pytest.approx(np.sum(slope**2), rel=1e-6)
+    above = np.sum(slope**2) / (2 * (float(risk(flat)) - 0.1))
+    shifted = dynamics.pl_ratio(start.risk, floor=0.1)(start.params0)
+    assert float(shifted) == pytest.approx(above, rel=1e-6)
 
 
-def test_the_pl_ratio_of_a_wide_linear_problem_is_bounded_by_the_kernel(case):
+def test_the_pl_ratio_is_bounded_by_the_kernel(start):
     # ||grad||^2 = e^T K e lies between lambda_min and lambda_max of K times ||e||^2 = 2 risk
-    eigenvalues = kernels.kernel_eigenvalues(wu2023.driving_kernel(case))(case.params0)
-    ratio = float(dynamics.pl_ratio(risk_of(case))(case.params0))
+    eigenvalues = kernels.kernel_eigenvalues(start.kernel())(start.params0)
+    ratio = float(dynamics.pl_ratio(start.risk)(start.params0))
     assert float(eigenvalues[0]) <= ratio <= float(eigenvalues[-1])
 
 
-def test_movement_is_relative_to_the_start(case):
-    doubled = jax.tree.map(lambda W: 2 * W, case.params0)
-    assert all(float(x) == 1.0 for x in dynamics.movement(case.params0)(doubled).values())
-    zero = case.params0._replace(w_O=jnp.zeros(16))
-    absolute = dynamics.movement(zero)(zero._replace(w_O=jnp.full(16, 0.5)))["w_O"]
-    assert float(absolute) == pytest.approx(2.0)
+def test_movement_is_relative_to_the_start(start):
+    doubled = jax.tree.map(lambda W: 2 * W, start.params0)
+    assert all(float(x) == 1.0 for x in dynamics.movement(start.params0)(doubled).values())
+    zero = start.params0._replace(w_O=jnp.zeros(WIDTH))
+    absolute = dynamics.movement(zero)(zero._replace(w_O=jnp.full(WIDTH, 0.5)))["w_O"]
+    assert float(absolute) == pytest.approx(2**0.5)
+    whole = dynamics.distance(start.params0)(doubled)
+    assert float(whole) == pytest.approx(np.linalg.norm(ravel_pytree(start.params0)[0]))
 
 
 def test_entropy_and_uniformity_at_the_two_extremes():
@@ -105,53 +155,92 @@ def test_entropy_and_uniformity_at_the_two_extremes():
     assert float(layers.attention_from_uniform(sharp, X)(None)) == pytest.approx(3**0.5)
 
 
-def test_dead_units_are_counted(case):
-    W_V = case.params0.W_V.at[:4].set(0.0)
-    probe = wu2023.probes(case)["dead_units"]
-    before, after = float(probe(case.params0)), float(probe(case.params0._replace(W_V=W_V)))
-    alive = np.asarray(
-        jax.vmap(
-            lambda x: architecture.preactivation(case.params0, x, wu2023.scales(case.setting))
-        )(case.problem.X)
-        > 0
-    ).any(axis=(0, 1))
-    assert before == pytest.approx(1 - alive.mean())
-    assert after == pytest.approx(1 - alive[4:].sum() / 16)
+def test_dead_units_are_counted(start):
+    X = start.inputs
+    probe = layers.dead_units(preactivation, X)
+    alive = np.asarray(jax.vmap(lambda x: preactivation(start.params0, x))(X) > 0).any(axis=(0, 1))
+    assert float(probe(start.params0)) == pytest.approx(1 - alive.mean())
+    W_V = start.params0.W_V.at[:4].set(0.0)
+    after = float(probe(start.params0._replace(W_V=W_V)))
+    assert after == pytest.approx(1 - alive[4:].sum() / WIDTH)
 
 
-def test_kernel_shares_add_up_to_one_and_drift_starts_at_zero(case):
-    shares = kernels.kernel_shares(wu2023.block_kernels(case))(case.params0)
+def test_features_are_measured_by_their_singular_values(start):
+    def features(p, x):
+        return jnp.sum(jax.nn.relu(preactivation(p, x)), axis=0)
+
+    F = np.stack([features(start.params0, x) for x in start.inputs])
+    sigma = np.linalg.svd(F, compute_uv=False)
+    smallest = layers.feature_sigma_min(features, start.inputs)(start.params0)
+    assert float(smallest) == pytest.approx(sigma[-1], rel=1e-9)
+    largest = layers.feature_norm(features, start.inputs)(start.params0)
+    assert float(largest) == pytest.approx(sigma[0], rel=1e-12)
+
+
+def test_the_tangent_kernel_is_the_gram_matrix_of_gradients(start):
+    J = np.stack([ravel_pytree(jax.grad(attention)(start.params0, x))[0] for x in start.inputs])
+    np.testing.assert_allclose(start.kernel()(start.params0), J @ J.T, rtol=1e-10)
+    dense = kernels.jacobian(start.network, start.inputs)(start.params0)
+    np.testing.assert_allclose(dense @ dense.T, J @ J.T, rtol=1e-10)
+    outer = kernels.jacobian(start.network, start.inputs, train=["w_O"])(start.params0)
+    assert outer.shape == (4, WIDTH)
+
+
+def test_kernel_shares_add_up_to_one_and_drift_starts_at_zero(start):
+    parts, kernel = start.setting.block_kernels(start), start.kernel()
+    shares = kernels.kernel_shares(parts)(start.params0)
     assert sum(float(s) for s in shares.values()) == pytest.approx(1)
-    drift = kernels.kernel_drift(wu2023.driving_kernel(case), case.params0)
-    assert float(drift(case.params0)) == 0.0
-    params = moved(case)
-    K0, K1 = (wu2023.driving_kernel(case)(p) for p in (case.params0, params))
+    drift = kernels.kernel_drift(kernel, start.params0)
+    assert float(drift(start.params0)) == 0.0
+    params = moved(start)
+    K0, K1 = (kernel(p) for p in (start.params0, params))
     assert float(drift(params)) == pytest.approx(np.linalg.norm(K1 - K0) / np.linalg.norm(K0))
-    distance = kernels.kernel_distance(wu2023.driving_kernel(case), case.params0)
+    distance = kernels.kernel_distance(kernel, start.params0)
     assert float(distance(params)) == pytest.approx(np.linalg.norm(K1 - K0, 2), rel=1e-12)
 
 
-@pytest.mark.parametrize("speeds", [{}, {"W_Q": 0.3, "W_K": 2.0, "W_V": 0.1}])
-def test_flow_conserves_what_descent_moves_in_proportion_to_its_step(case, speeds):
-    probe = architecture.conserved_drift(case.params0, speeds)
-    risk = risk_of(case)
-    flow = run(gradient_flow(0.05, speeds), risk, case.params0, num_steps=1).params
-    assert all(float(x) < 1e-8 for x in probe(flow).values())
-    drifts = []
-    for k in (10, 20):
-        params = run(gradient_descent(0.05 / k, speeds), risk, case.params0, num_steps=k).params
-        drifts.append({name: float(x) for name, x in probe(params).items()})
-    for name in ("query_key", "value_output"):
-        assert drifts[0][name] > 1e-6
-        assert drifts[0][name] / drifts[1][name] == pytest.approx(2, rel=0.1)
+@pytest.mark.parametrize("ratios", [{}, {"W_Q": 0.3, "W_K": 2.0}])
+def test_flow_conserves_what_descent_moves_in_proportion_to_its_step(start, ratios):
+    """W_Q W_Q^T / r_Q - W_K W_K^T / r_K does not change along the flow."""
+
+    def kept(p):
+        q, k = (p.W_Q @ p.W_Q.T, p.W_K @ p.W_K.T)
+        return q / ratios.get("W_Q", 1.0) - k / ratios.get("W_K", 1.0)
+
+    def drift(method, steps):
+        params = run(method, start.risk, start.params0, num_steps=steps).params
+        return float(jnp.linalg.norm(kept(params) - kept(start.params0)))
+
+    assert drift(gradient_flow(0.02, ratios), 1) < 1e-8
+    coarse, fine = (drift(gradient_descent(0.02 / k, ratios), k) for k in (10, 20))
+    assert coarse > 1e-7
+    assert coarse / fine == pytest.approx(2, rel=0.1)
 
 
-def test_conserved_drift_equals_the_dense_matrix(case):
-    params = moved(case)
-    dense = lambda p: p.W_Q @ p.W_Q.T - p.W_K @ p.W_K.T  # noqa: E731
-    expected = np.linalg.norm(dense(params) - dense(case.params0))
-    found = architecture.conserved_drift(case.params0, {})(params)["query_key"]
-    assert float(found) == pytest.approx(expected, rel=1e-9)
+# --------------------------------------------------------------------------- stuck or only slow
+
+
+@pytest.mark.parametrize(
+    ("at", "state"),
+    [
+        ([0.0, 0.0], "at a saddle"),
+        ([1.0, 0.0], "at the floor"),
+        ([0.9, 0.1], "slow"),
+        ([jnp.nan, 0.0], "diverged"),
+    ],
+)
+def test_states_of_a_double_well(at, state):
+    def well(p):
+        return (p["w"][0] ** 2 - 1) ** 2 + p["w"][1] ** 2
+
+    found = dynamics.stationarity(well, lambda p: 0.0)({"w": jnp.array(at)})
+    assert dynamics.STATES[int(found["state"])] == state
+
+
+def test_a_minimum_above_the_floor_is_stuck():
+    found = dynamics.stationarity(lambda p: 1 + p["w"] ** 2, lambda p: 0.0)({"w": jnp.array(0.0)})
+    assert dynamics.STATES[int(found["state"])] == "stuck"
+    assert float(found["above_floor"]) == 1.0
 
 
 # ------------------------------------------------------------------------------------- data
@@ -179,7 +268,8 @@ def test_the_paper_s_tail_bound_is_checked_as_it_stands():
 
 
 def test_the_report_sees_what_violates_the_assumptions():
-    good = data_report(wu2023.problem(wu2023.Setting(num_tokens=3, dim=30)))
+    X = jax.random.normal(jax.random.key(1), (10, 3, 30))
+    good = data_report(Problem(X, jnp.ones(10)))
     assert good.full_row_rank
     assert good.overlap_max < 0.5
     X = jax.random.normal(jax.random.key(0), (6, 3, 30))

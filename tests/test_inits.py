@@ -16,7 +16,6 @@ def spec_of(dim, width):
     return Weights(matrix, matrix, matrix, jax.ShapeDtypeStruct((width,), jnp.float64))
 
 
-
 @pytest.mark.parametrize(
     ("init", "matrix", "vector"),
     [
@@ -51,7 +50,10 @@ def test_orthogonal_has_orthonormal_columns_or_rows(width):
 
 @pytest.mark.parametrize("init", [inits.lecun, inits.orthogonal])
 def test_any_tree_of_shapes_is_drawn_in_its_own_form_and_precision(init):
-    spec = {"a": [jax.ShapeDtypeStruct((3, 2), jnp.float32)], "b": jax.ShapeDtypeStruct((4,), float)}
+    spec = {
+        "a": [jax.ShapeDtypeStruct((3, 2), jnp.float32)],
+        "b": jax.ShapeDtypeStruct((4,), float),
+    }
     params = init(jax.random.key(0), spec)
     assert jax.tree.map(jnp.shape, params) == {"a": [(3, 2)], "b": (4,)}
     assert (params["a"][0].dtype, params["b"].dtype) == (jnp.float32, jnp.float64)

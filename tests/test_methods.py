@@ -165,7 +165,9 @@ def test_projected_descent_stays_in_balls_around_the_start_row_by_row():
 
 @pytest.mark.parametrize("to_start", [True, False])
 def test_decay_descends_the_penalised_risk(to_start):
-    out = run(decaying(gradient_descent(0.1), 0.5, to_start=to_start), quadratic, START, num_steps=3)
+    out = run(
+        decaying(gradient_descent(0.1), 0.5, to_start=to_start), quadratic, START, num_steps=3
+    )
     w = np.array([2.0, -1.0])
     centre = w if to_start else np.zeros(2)
     for _ in range(3):

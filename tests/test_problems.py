@@ -122,7 +122,11 @@ def test_numbers_too_large_for_the_precision_are_refused():
 
 def test_a_problem_file_may_hold_queries_and_held_out_data(tmp_path):
     rng = np.random.default_rng(0)
-    arrays = {"X": rng.normal(size=(4, 3, 2)), "y": rng.normal(size=4), "q": rng.normal(size=(4, 2))}
+    arrays = {
+        "X": rng.normal(size=(4, 3, 2)),
+        "y": rng.normal(size=4),
+        "q": rng.normal(size=(4, 2)),
+    }
     more = {"X_test": rng.normal(size=(5, 3, 2)), "y_test": np.ones(5), "q_test": np.ones((5, 2))}
     np.savez(tmp_path / "p.npz", **arrays, **more)
     problem, test = problems.read_problem(tmp_path / "p.npz", "y", queries=True)

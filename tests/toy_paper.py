@@ -33,7 +33,7 @@ class Doe(sh.Setting):
         X = jax.random.normal(key_x, (self.num_samples, 1, self.dim))
         y = jax.random.normal(key_y, (self.num_samples,))
         if self.labels == "twins":
-            X, y = X.at[1].set(X[0]), y.at[1].set(y[0] + 2)
+            X, y = X.at[1].set(X[0]), y.at[1].set(y[0] + 20)
         return sh.Problem(X, y)
 
     def params(self):
@@ -88,8 +88,7 @@ def theorem_false(setup, run):
     return bound(setup, run, factor=4.0)
 
 
-by_width = sh.Study("", grid={"width": (2, 4, 6)}, seeds=4, fresh_data=True, num_steps=20)
-by_width.target = Doe
+by_width = sh.Study(Doe, grid={"width": (2, 4, 6)}, seeds=8, fresh_data=True, num_steps=20)
 both_gains = sh.Study(Doe, grid={"gain": (1.0, 2.0)}, seeds=4, step_size=0.01, num_steps=20)
 
 

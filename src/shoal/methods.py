@@ -227,7 +227,7 @@ def decaying(method: Method, rate: Scalar, *, to_start: bool) -> Method:
 def from_optax(transformation: Any) -> Callable[..., Method]:
     """Any optax gradient transformation as a method; its step size is its own."""
 
-    def make(step_size: Scalar, step_ratios: Mapping[str, Scalar] | None = None) -> Method:
+    def make(step_size: Any = None, step_ratios: Mapping[str, Scalar] | None = None) -> Method:
         del step_size
         ratios = step_ratios or {}
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from shoal import __version__
 from shoal.errors import InputError
@@ -23,17 +23,26 @@ app = App(
     help="""A laboratory for the training dynamics of Transformers and other small models.
 
     Train a paper's model, measure what its theorems assume, check each theorem against each run,
-    and test what papers claim. A TARGET is a paper (wu2023) or a file of yours (./mine.py).
+    and test what papers claim. A TARGET is a paper (wu2023) or a file that defines one (./mine.py).
 
-    Start with: shoal tour. Then: shoal papers, shoal certify wu2023.theorem_a --help.
+    Start with 'shoal tour'; then try 'shoal papers' and 'shoal certify --help'.
     """,
 )
 
+_BEGIN = Group.create_ordered("Begin here")
+_ONE = Group.create_ordered("One model")
+_PAPER = Group.create_ordered("A paper")
+_MANY = Group.create_ordered("Many runs")
+_SHOW = Group.create_ordered("Pages and speed")
+app["--help"].group = app["--version"].group = Group.create_ordered("Other")
 
-def _command(function: Any = None, *, name: str | None = None) -> Any:
+
+def _command(group: Group, name: str | None = None) -> Any:
     """Register a command that runs in float64 with the cache of compiled programs."""
-    if function is None:
-        return functools.partial(_command, name=name)
+    return functools.partial(_register, group=group, name=name)
+
+
+def _register(function: Any, *, group: Group, name: str | None = None) -> Any:
 
     @functools.wraps(function)
     def inside(*args: Any, **kwargs: Any) -> Any:
@@ -42,79 +51,90 @@ def _command(function: Any = None, *, name: str | None = None) -> Any:
         with command_session():
             return function(*args, **kwargs)
 
-    app.command(inside, name=name or function.__name__)
+    app.command(inside, name=name or function.__name__, group=group)
     return function
 
 
 @dataclass
-class Start:
-    """What is trained, and from where."""
+class Source:
+    """Where the data come from."""
 
     set: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None
     "A setting as name=value; may be repeated. 'shoal papers PAPER' lists names and defaults."
     data: Annotated[Path | None, Parameter(name="--data")] = None
-    "Your own problem: .npz with X (samples, tokens, dim) and y (samples,), or Y with target rows."
+    "Your own data: .npz with X (samples, tokens, dim) and y (samples,), or Y with target rows."
+
+
+@dataclass
+class Start(Source):
+    """What is trained, and from where."""
+
     params: Annotated[Path | None, Parameter(name="--params")] = None
-    "Your own initial weights: an .npz file with the paper's arrays, maybe a leading axis of seeds."
+    "Your own initial weights: .npz with the paper's arrays, optionally a leading axis of seeds."
     seeds: Annotated[str, Parameter(name="--seeds")] = "0"
-    "Seeds of the initial weights, e.g. 0,1,2 or 0-99. All run in one call."
+    "Seeds of the initial weights, e.g. 0,1,2 or 0-99; all run in one call."
     steps: Annotated[str | None, Parameter(name="--steps")] = None
     "Number of training steps; short for --set num_steps=N."
     precision: Annotated[str, Parameter(name="--precision")] = "float64"
-    "float64 or float32. Bounds and singular values are in float64 either way."
-    probes: Annotated[str, Parameter(name="--probes")] = ""
-    "Probes to record: names, 'all', 'none', '+name' to add; name@50 records every 50 steps."
+    "float64 or float32. Bounds and singular values are computed in float64 either way."
+    probes: Annotated[str, Parameter(name="--probes", show_default=False)] = ""
+    "What to record: names, all, none, or +name to add to the usual; name@50: every 50 steps."
 
 
-_START = Start()
+_START, _SOURCE = Start(), Source()
 _Start = Annotated[Start, Parameter(name="*")]
+_Source = Annotated[Source, Parameter(name="*")]
 _Out = Annotated[Path | None, Parameter(name="--out")]
-_Json = Annotated[bool, Parameter(name="--json", negative=())]
+_Flag = Parameter(negative=(), show_default=False)
+_Json = Annotated[bool, _Flag]
+_File = Annotated[str, Parameter(name="--paper", show_default=False)]
 
 
-@_command
+@_command(_BEGIN)
 def tour(
     *, out: Annotated[Path, Parameter(name="--out")] = Path("tour.html"), json: _Json = False
 ) -> None:
-    """The main job: small runs of all papers, certificates and claims, on one HTML page.
+    """Visit every paper: small runs, certificates and claims, on one HTML page.
 
     Parameters
     ----------
     out
-        The page.
+        The HTML file to write.
     json
-        Print the results as JSON, and nothing else, on standard output.
+        Print the results as JSON.
     """
     from shoal.cli import touring
 
     touring.tour(out, as_json=json)
 
 
-@_command
-def papers(paper: str = "", /, *, json: _Json = False) -> None:
-    """What is inside: papers, their theorems, settings and probes, and where each comes from.
+@_command(_BEGIN)
+def papers(
+    target: Annotated[str, Parameter(show_default=False)] = "", /, *, json: _Json = False
+) -> None:
+    """List the papers with their theorems and figures, or describe one with its settings.
 
     Parameters
     ----------
-    paper
-        Show one paper (a key or a file) with every setting and probe and what it does.
+    target
+        A paper (wu2023 or ./mine.py): also show each of its settings and probes.
     json
         Print as JSON.
     """
     from shoal.cli import commands
 
-    commands.papers_command(paper, as_json=json)
+    commands.papers_command(target, as_json=json)
 
 
-@_command
-def train(paper: str, /, *, start: _Start = _START, out: _Out = None, json: _Json = False) -> None:
-    """Train one setting, record probes along the way, and write a run folder.
+@_command(_ONE)
+def train(target: str, /, *, start: _Start = _START, out: _Out = None, json: _Json = False) -> None:
+    """Train a model, record probes along the way, and save the run.
 
     Example: shoal train wu2023 --set width=64 --set init=he --steps 200 --seeds 0,1 --out r1
 
     Parameters
     ----------
-    paper
+    target
         A paper, e.g. wu2023, or a file that defines one, e.g. ./mine.py.
     out
         Folder for the run; it must not exist. Without it nothing is saved.
@@ -123,10 +143,10 @@ def train(paper: str, /, *, start: _Start = _START, out: _Out = None, json: _Jso
     """
     from shoal.cli import commands
 
-    commands.train_command(paper, start, out, as_json=json)
+    commands.train_command(target, start, out, as_json=json)
 
 
-@_command
+@_command(_ONE)
 def certify(
     theorem: str,
     /,
@@ -136,11 +156,11 @@ def certify(
     out: _Out = None,
     json: _Json = False,
 ) -> None:
-    """Compare a theorem with a run: hypotheses, conclusions, margins, verdict.
+    """Check a theorem against a run: hypotheses, conclusions, margins, verdict.
 
-    The verdict is 'holds', 'violated', 'not applicable' (a hypothesis failed: the theorem says
-    nothing, the run may still converge) or 'unresolved' (float64 cannot tell). Without a step size
-    the largest one that the theorem allows is taken.
+    The verdict is 'holds', 'violated', 'not applicable' (a hypothesis fails: the theorem says
+    nothing, and the run may still converge) or 'unresolved' (float64 cannot tell). Unless a step
+    size is given, the largest one that the theorem allows is used.
 
     Example: shoal certify wu2023.theorem_a --set width=40000 --set score_exponent=1
     --set num_samples=3 --set num_tokens=2 --set tokens=unit --set pooling=sum
@@ -150,59 +170,59 @@ def certify(
     theorem
         TARGET.THEOREM, e.g. wu2023.theorem_a or ./mine.py.theorem_1; 'shoal papers' lists them.
     run
-        Certify a run that 'shoal train' wrote, instead of training.
+        Check a run folder that 'shoal train' wrote, instead of training.
     out
         Folder for the run; it must not exist. Without it nothing is saved.
     json
-        Print as JSON: paper, theorem, and for each seed verdict, hypotheses, conclusions,
-        constants, predicted and measured rate.
+        Print as JSON: paper, theorem, source, and for each seed the verdict, hypotheses,
+        conclusions, constants, predicted rate and measured rate.
     """
     from shoal.cli import commands
 
     commands.certify_command(theorem, start, run, out, as_json=json)
 
 
-@_command
-def data(paper: str, /, *, start: _Start = _START, json: _Json = False) -> None:
-    """Measure the data assumptions of wu2023 on a problem: bounds, rank, dissimilarity.
+@_command(_ONE)
+def data(target: str, /, *, source: _Source = _SOURCE, json: _Json = False) -> None:
+    """Measure the data assumptions of wu2023 on any data: bounds, rank, dissimilarity.
 
     Example: shoal data wu2023 --set problem=digits --set num_samples=100
 
     Parameters
     ----------
-    paper
-        The paper whose settings describe the problem, e.g. wu2023; --data replaces it by yours.
+    target
+        The paper whose settings describe the data, e.g. wu2023; --data replaces them by yours.
     json
         Print as JSON.
     """
     from shoal.cli import commands
 
-    commands.data_command(paper, start, as_json=json)
+    commands.data_command(target, source, as_json=json)
 
 
-@_command
+@_command(_PAPER)
 def claims(
     *papers: str,
     out: Annotated[Path, Parameter(name="--out")] = Path("shoal-claims"),
     markdown: Annotated[Path | None, Parameter(name="--markdown")] = None,
-    full: Annotated[bool, Parameter(name="--full", negative=())] = False,
+    full: Annotated[bool, _Flag] = False,
     json: _Json = False,
 ) -> None:
-    """The ledger: each claim of a paper, its test, effect with interval, verdict.
+    """Test the claims of papers and write a ledger: effect, interval, verdict.
 
-    A claim is 'supported', 'contradicted' or 'inconclusive' by a rule fixed in code before the run.
-    Finished measurements are kept: an interrupted ledger continues where it stopped.
+    A claim is 'supported', 'contradicted' or 'inconclusive' by a rule that is fixed in code.
+    Finished measurements are kept: the same command continues where an earlier one stopped.
 
     Parameters
     ----------
     papers
-        Which papers, or single claims such as wu2023.width_helps_own_step; all, if none is named.
+        Papers, or single claims such as wu2023.width_helps_own_step; by default all.
     out
         Folder for ledger.json and the page index.html.
     markdown
         Also write the ledger as a Markdown document, such as docs/ledger.md.
     full
-        The paper's sizes instead of quick ones: hours instead of minutes.
+        Use the paper's sizes instead of small ones: hours instead of minutes.
     json
         Print the ledger as JSON.
     """
@@ -211,27 +231,27 @@ def claims(
     publishing.claims(papers, out, markdown, full=full, as_json=json)
 
 
-@_command
+@_command(_PAPER)
 def reproduce(
     name: str,
     /,
     *,
     out: _Out = None,
-    full: Annotated[bool, Parameter(name="--full", negative=())] = False,
+    full: Annotated[bool, _Flag] = False,
     json: _Json = False,
 ) -> None:
-    """The paper's experiments as figures (PNG, PDF), numbers (Parquet) and one page.
+    """Reproduce a paper's figures: PNG, PDF, their numbers (Parquet) and one page.
 
     Example: shoal reproduce wu2023.scaling
 
     Parameters
     ----------
     name
-        PAPER for all of its figures, PAPER.FIGURE for one; 'shoal papers' lists them.
+        A paper for all of its figures, PAPER.FIGURE for one; 'shoal papers' lists them.
     out
         Folder for the files, by default figures-PAPER.
     full
-        The paper's sizes instead of quick ones.
+        Use the paper's sizes instead of small ones: hours instead of minutes.
     json
         Print the list of files as JSON.
     """
@@ -240,22 +260,23 @@ def reproduce(
     publishing.reproduce(name, out, full=full, as_json=json)
 
 
-@_command
+@_command(_ONE)
 def landscape(
     *runs: Path,
     directions: Annotated[str, Parameter(name="--directions")] = "random",
-    blocks: Annotated[str, Parameter(name="--blocks")] = "",
+    blocks: Annotated[str, Parameter(name="--blocks", show_default=False)] = "",
     span: Annotated[float, Parameter(name="--span")] = 1.0,
     points: Annotated[int, Parameter(name="--points")] = 51,
     samples: Annotated[int | None, Parameter(name="--samples")] = None,
     seed: Annotated[int, Parameter(name="--seed")] = 0,
     out: Annotated[Path, Parameter(name="--out")] = Path("landscape"),
+    paper: _File = "",
     json: _Json = False,
 ) -> None:
-    """The risk on a plane around where a run ended: contour, surface, and numbers.
+    """Draw the risk on a plane around the end of a run, and measure its shape.
 
-    Several runs are shown on the same directions, those of the first. The numbers: strict local
-    minima of the grid, shares of indefinite and negative curvature, roughness, flatness, and the
+    Several runs are drawn along the same directions, those of the first. The measures: strict local
+    minima on the grid, shares of indefinite and negative curvature, roughness, flatness, and the
     ends of the Hessian's spectrum.
 
     Example: shoal landscape softmax-run gaussian-run --directions random --blocks W_Q,W_K
@@ -263,24 +284,26 @@ def landscape(
     Parameters
     ----------
     runs
-        Run folders, as 'shoal train --out' writes them; the first seed of each.
+        Run folders that 'shoal train --out' wrote; the first seed of each is drawn.
     directions
-        random (rows scaled to the weights'), pca (of the first run's path, which is run again) or
-        path (from start to end, against a random one).
+        random (rows scaled like the weights), pca (of the first run's path, which is run again) or
+        path (from start to end, and a random one across).
     blocks
-        Parameters along which to move, e.g. W_Q,W_K; by default those that were trained.
+        Parameters to move, e.g. W_Q,W_K; by default those that were trained.
     span
-        How far to go, in units of the directions.
+        Half the side of the plane, in units of the directions.
     points
         Points along each side of the grid.
     samples
-        Use only the first samples of the problem: a fixed batch.
+        Use only this many samples, the first ones.
     seed
         Seed of the random directions.
     out
         Folder for the page, PNG, PDF, Parquet and measures.json.
+    paper
+        The file that defines the paper, if it is your own (./mine.py).
     json
-        Print the numbers as JSON.
+        Print the measures as JSON.
     """
     from shoal.cli import commands
 
@@ -292,24 +315,24 @@ def landscape(
         "samples": samples,
         "seed": seed,
     }
-    commands.landscape_command(runs, out, options, as_json=json)
+    commands.landscape_command(runs, out, options, paper, as_json=json)
 
 
-@app.command
+@app.command(group=_MANY)
 def sweep(
     file: Path,
     /,
     *,
     out: _Out = None,
-    dry_run: Annotated[bool, Parameter(name="--dry-run", negative=())] = False,
-    retry: Annotated[bool, Parameter(name="--retry", negative=())] = False,
+    dry_run: Annotated[bool, _Flag] = False,
+    retry: Annotated[bool, _Flag] = False,
     scheduler: Annotated[str | None, Parameter(name="--scheduler")] = None,
     json: _Json = False,
 ) -> None:
-    """A grid of settings from one file: all cores, nothing lost, continued by the same command.
+    """Run a grid of settings from a file, on all cores; the same command continues it.
 
-    The file is checked whole before anything runs. Runs of equal shape go into one compiled call;
-    a run that fails or diverges is recorded with its reason. docs/sweeps.md has the format.
+    The whole file is checked before anything runs. Runs of equal shape share one compiled call; a
+    run that fails or diverges is recorded with its reason. docs/sweeps.md describes the format.
 
     Example: shoal sweep examples/widths.toml --dry-run
 
@@ -320,9 +343,9 @@ def sweep(
     out
         Folder of the sweep, by default the file's name with -sweep.
     dry_run
-        Only count: runs, programs, flops, time and memory.
+        Only count runs, programs, flops, time and memory.
     retry
-        Do runs again that failed before, for lack of memory for example.
+        Repeat runs that failed before, for example for lack of memory.
     scheduler
         Run on a Dask cluster instead of this machine, e.g. tcp://node1:8786 (extra 'cluster').
     json
@@ -341,9 +364,9 @@ def sweep(
         )
 
 
-@_command
+@_command(_MANY)
 def ls(folder: Path, /, *, json: _Json = False) -> None:
-    """What a sweep has found so far: every setting, with the median of its seeds.
+    """List the results of a sweep so far: every setting, with medians over seeds.
 
     Parameters
     ----------
@@ -357,9 +380,9 @@ def ls(folder: Path, /, *, json: _Json = False) -> None:
     sweeping.ls(folder, as_json=json)
 
 
-@_command(name="show")
+@_command(_MANY, name="show")
 def show_run(folder: Path, run: str, /, *, json: _Json = False) -> None:
-    """One run of a sweep: its settings, numbers, verdicts and risk curve.
+    """Show one run of a sweep: settings, numbers, verdicts and risk curve.
 
     Parameters
     ----------
@@ -375,9 +398,9 @@ def show_run(folder: Path, run: str, /, *, json: _Json = False) -> None:
     sweeping.show_run(folder, run, as_json=json)
 
 
-@_command
+@_command(_MANY)
 def query(folder: Path, sql: str, /, *, json: _Json = False) -> None:
-    """SQL over the runs of a sweep; the table is called runs.
+    """Query the runs of a sweep with SQL; the table is called runs.
 
     Example: shoal query widths-sweep "select width, avg(risk_last) from runs group by width"
 
@@ -395,16 +418,16 @@ def query(folder: Path, sql: str, /, *, json: _Json = False) -> None:
     sweeping.query(folder, sql, as_json=json)
 
 
-@_command
+@_command(_MANY)
 def export(folder: Path, out: Path, /, *, json: _Json = False) -> None:
-    """The runs of a sweep as one CSV or Parquet file, by the ending of its name.
+    """Write the runs of a sweep to a CSV or Parquet file.
 
     Parameters
     ----------
     folder
         The folder of a sweep.
     out
-        The file to write.
+        The file to write, ending in .csv or .parquet.
     json
         Print what was written as JSON.
     """
@@ -413,7 +436,7 @@ def export(folder: Path, out: Path, /, *, json: _Json = False) -> None:
     sweeping.export(folder, out, as_json=json)
 
 
-@_command
+@_command(_PAPER)
 def plan(
     paper: str,
     /,
@@ -426,10 +449,10 @@ def plan(
     out: _Out = None,
     json: _Json = False,
 ) -> None:
-    """How wide must a model be: to be certified by a theorem, and to train?
+    """Find how wide a model must be to train, and to be certified by a theorem.
 
-    For several numbers of samples: a phase diagram (share of seeds that train, over samples and
-    width), the smallest width that trains and the smallest that the theorem certifies, both by
+    For several numbers of samples: a phase diagram (share of seeds that train, by samples and
+    width), the smallest width that trains and the smallest that the theorem certifies, for each
     seed, with fitted exponents.
 
     Example: shoal plan wu2023 --samples 2,4,8 --seeds 4
@@ -437,17 +460,17 @@ def plan(
     Parameters
     ----------
     paper
-        Which paper's model, e.g. wu2023.
+        The paper whose model is meant, e.g. wu2023.
     settings
         A setting as name=value; may be repeated.
     samples
         Numbers of samples, e.g. 2,4,8,16.
     seeds
-        How many seeds.
+        Number of seeds.
     target
-        Share of the first risk at which a run counts as trained, 0.01 unless told.
+        Share of the first risk at which a run counts as trained, by default 0.01.
     theorem
-        Which theorem certifies, by its key.
+        Key of the theorem that certifies, e.g. theorem_a.
     out
         Folder for the figure, numbers and page, by default plan-PAPER.
     json
@@ -467,7 +490,7 @@ def plan(
     )
 
 
-@_command
+@_command(_SHOW)
 def bench(
     *questions: str,
     out: Annotated[Path, Parameter(name="--out")] = Path("shoal-bench"),
@@ -475,25 +498,25 @@ def bench(
     rounds: Annotated[int | None, Parameter(name="--rounds")] = None,
     json: _Json = False,
 ) -> None:
-    """Speed against the alternatives, as ratios in one run.
+    """Measure speed against the alternatives, as ratios within one run.
 
     PyTorch eager, torch.compile, plain JAX, Jacobian contraction and the machine's own matrix
-    product do the same work in turns; answers are compared before anything is timed. Half an hour
-    for everything; PyTorch comes with the extra 'bench', and without it the other columns run.
+    product do the same work in turns; answers are compared before anything is timed. Everything
+    takes half an hour. PyTorch comes with the extra 'bench'; without it the other columns run.
 
     Example: shoal bench training kernel --rounds 3
 
     Parameters
     ----------
     questions
-        Some of: training, small_runs, kernel, probes, cold_start, landscape, heads, blocks,
-        growth; all, if none is named.
+        Some of training, small_runs, kernel, probes, cold_start, landscape, heads, blocks and
+        growth; by default all.
     out
         Folder for bench.json, the page index.html and the growth curves.
     markdown
         Also write the tables as a document, such as docs/performance.md.
     rounds
-        Turns that every side takes, instead of 3 to 7.
+        Turns that each side takes, instead of 3 to 7.
     json
         Print as JSON.
     """
@@ -502,14 +525,14 @@ def bench(
     benching.bench(questions, out, markdown, rounds=rounds, as_json=json)
 
 
-@_command
+@_command(_SHOW)
 def report(
     *paths: Path,
     out: _Out = None,
-    paper: Annotated[str, Parameter(name="--paper")] = "",
+    paper: _File = "",
     json: _Json = False,
 ) -> None:
-    """One self-contained HTML page from runs, certificates, reproductions or ledgers.
+    """Make one self-contained HTML page of runs, certificates, figures or ledgers.
 
     Parameters
     ----------
@@ -519,7 +542,7 @@ def report(
     out
         The page, by default report.html in the first folder (or beside the first file).
     paper
-        The file that defines the paper, if it is one of yours: it is run to know the model.
+        The file that defines the paper, if it is your own (./mine.py).
     json
         Print the page's path as JSON.
     """
@@ -528,7 +551,7 @@ def report(
     publishing.report(paths, out, paper, as_json=json)
 
 
-new = App(name="new", help="Write a template: shoal new paper NAME.")
+new = App(name="new", group=_BEGIN, help="Write a template, e.g. 'shoal new paper doe2024'.")
 app.command(new)
 
 
@@ -543,7 +566,7 @@ def new_paper(name: str, /, *, out: _Out = None, json: _Json = False) -> None:
     name
         Key of the paper: a Python name such as doe2024.
     out
-        The file to write, by default NAME.py here.
+        The file to write, by default NAME.py.
     json
         Print the file's path as JSON.
     """

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from shoal import console, figures, workers
 from shoal.cli.commands import command_line, print_json
-from shoal.disk.cache import cached
+from shoal.disk.cache import cached, source_of
 from shoal.disk.runs import (
     FORMAT,
     load_run,
@@ -24,7 +24,7 @@ from shoal.lab.claim import Claim, Plan, Ruling
 from shoal.lab.ledger import Entry, about, ledger_json
 from shoal.lab.paper import Paper, PaperFigure
 from shoal.pages import drawing, page, sections
-from shoal.papers import PAPERS, is_file, known_paper, paper_of, split_target
+from shoal.papers import BUILT_IN, PAPERS, is_file, known_paper, paper_of, split_target
 from shoal.runtime import cores
 
 RULINGS = {
@@ -71,7 +71,8 @@ def ledger(chosen: list[Claim], *, full: bool) -> list[Entry]:
         for done, claim in enumerate(chosen):
             plan = claim.full if full else claim.quick
             try:
-                found, seconds, kept = cached(about(claim, plan), lambda: claim.measure(plan))  # noqa: B023
+                key = [*about(claim, plan), *_source(claim)]
+                found, seconds, kept = cached(key, lambda: claim.measure(plan))  # noqa: B023
             except InputError as error:  # e.g. the text extra is not installed
                 console.note(f"{claim.key} is left out: {error}")
                 continue
@@ -81,6 +82,12 @@ def ledger(chosen: list[Claim], *, full: bool) -> list[Entry]:
         msg = "none of these claims could be measured here; see the reasons above."
         raise InputError(msg)
     return entries
+
+
+def _source(claim: Claim) -> list[str]:
+    """What also decides a measurement if the paper is not built in: its file."""
+    paper = known_paper(claim.key.partition(".")[0])
+    return [] if paper.key in BUILT_IN else [source_of(paper.setting)]
 
 
 def claims(

@@ -1,6 +1,7 @@
 """``sweep``, ``ls``, ``show``, ``query`` and ``export``: many runs, and their table."""
 
 import io
+import re
 import shlex
 import sys
 import time
@@ -238,9 +239,10 @@ def query(path: Path, sql: str, *, as_json: bool) -> None:
     try:
         rows = pl.SQLContext({"runs": table}, eager=True).execute(sql)
     except (pl.exceptions.PolarsError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        missing = reason.rpartition(" ")[2].strip("'\"`")
-        hint = nearest(missing, table.columns) if "not found" in reason else "the table is `runs`."
+        reason = str(error).splitlines()[0].partition("; valid columns")[0]
+        words = [word for word in re.findall(r"\w+", reason) if word in sql.split()]
+        missing = words[-1] if words and "column" in reason else ""
+        hint = nearest(missing, table.columns) if missing else "the table is `runs`."
         raise InputError(f"{sql[:80]!r}: {reason}; {hint}") from None
     if as_json:
         print_json(rows.to_dicts())

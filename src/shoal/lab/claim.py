@@ -119,6 +119,11 @@ def spread_ratio(small: np.ndarray, large: np.ndarray) -> Interval:
         spread = [np.std(x, axis=axis, ddof=1) / np.mean(x, axis=axis) for x in (a, b)]
         return spread[1] / spread[0]
 
+    if (
+        not (np.isfinite(small).all() and np.isfinite(large).all())
+        or min(map(len, (small, large))) < 2
+    ):
+        return Interval(float("nan"), float("nan"), float("nan"))
     drawn = stats.bootstrap(
         (small, large), ratio, n_resamples=2000, rng=np.random.default_rng(0), vectorized=True
     ).confidence_interval

@@ -152,6 +152,10 @@ def require_covered(setup: Setup, theorem: Theorem) -> None:
         msg = f"{theorem.key} does not cover this model"
         msg += f"; see docs/theory/{setup.name}.md." if setup.paper else "."
         raise InputError(msg)
+    if "kernel_distance" in theorem.needs and setup.one().kernel() is None:
+        why = "no samples" if not setup.has_samples else "another loss, or too many outputs"
+        msg = f"{theorem.key} needs the tangent kernel of a squared loss; this setup has {why}."
+        raise InputError(msg)
     if not theorem.covers_method(setting.method):
         wanted = theorem.method if isinstance(theorem.method, str) else " or ".join(theorem.method)
         msg = (

@@ -23,7 +23,7 @@ from shoal.lab.study import program_key, run_row, runs_per_call, stack
 from shoal.lab.theorem import theorem_of
 from shoal.papers import paper_of
 from shoal.runtime import in_float64
-from shoal.sweeps.grid import Sweep, blank_setup, complete_setting, program_of
+from shoal.sweeps.grid import Sweep, complete_setting, program_of
 from shoal.trees import size
 
 CURVE = 65  # Points of a risk curve that are kept.
@@ -48,7 +48,7 @@ def divide(sweep: Sweep) -> list[Batch]:
         groups[program_of(setting)] += range(where * seeds, (where + 1) * seeds)
     batches = []
     for program, runs in groups.items():
-        most = min(runs_per_call(Setup(sweep.setting(runs[0]), (), ())), len(runs))
+        most = min(runs_per_call(sweep.programs[program]), len(runs))
         # of nearly equal length, so that little of the last one is filling
         length = math.ceil(len(runs) / math.ceil(len(runs) / most))
         pieces = (runs[k : k + length] for k in range(0, len(runs), length))
@@ -187,15 +187,13 @@ COMPILING = 4.0  # Seconds per program.
 def estimate(sweep: Sweep, cores: int) -> Estimate:
     """Count runs, programs, flops and memory without running anything."""
     batches = divide(sweep)
-    flops: dict[Any, float] = {}
+    flops = {program: _flops_per_run(setup) for program, setup in sweep.programs.items()}
     total = largest = 0.0
     for batch in batches:
-        setting = sweep.setting(batch.runs[0])
-        if batch.program not in flops:
-            flops[batch.program] = _flops_per_step(setting)
-        max_floats = floats_per_step(setting) + 4.0 * size(setting.network().spec)
+        setup = sweep.programs[batch.program]
+        max_floats = floats_per_step(setup.setting) + 4.0 * size(setup.params0)
         largest = max(largest, 8.0 * max_floats * batch.size)
-        total += len(batch.runs) * setting.num_steps * flops[batch.program]
+        total += len(batch.runs) * flops[batch.program]
     busy = min(cores, len(batches))
     seconds = (total / RATE + COMPILING * len(flops)) / busy
     memory = busy * (largest + 0.5 * 2**30) / 2**30
@@ -203,11 +201,11 @@ def estimate(sweep: Sweep, cores: int) -> Estimate:
 
 
 @in_float64
-def _flops_per_step(setting: Any) -> float:
-    """Flops of a gradient of the plain formula, as the compiler counts them before optimising."""
+def _flops_per_run(setup: Setup) -> float:
+    """Flops of the gradients, as the compiler counts the plain formula before optimising it."""
 
-    def gradient(setup: Setup) -> Any:
-        return jax.grad(setup.risk)(setup.params0)
+    def gradient(one: Setup) -> Any:
+        return jax.grad(one.risk)(one.params0)
 
-    counted = jax.jit(gradient).lower(blank_setup(setting).one()).cost_analysis()
-    return float((counted or {}).get("flops", 0.0))
+    counted = jax.jit(gradient).lower(setup.one()).cost_analysis()
+    return setup.setting.num_steps * float((counted or {}).get("flops", 0.0))

@@ -39,6 +39,7 @@ class Sweep(NamedTuple):
     paper: Paper
     given: tuple[dict[str, Value], ...]  # The file's values of each setting.
     settings: tuple[Any, ...]  # The same, complete and checked.
+    programs: dict[Any, Setup]  # For each compiled program a setup of zeros (`blank_setup`).
     code: str  # Version of the code that decides the numbers.
 
     @property
@@ -93,12 +94,13 @@ def make_sweep(file: SweepFile) -> Sweep:
     """List the runs of a file; refuse, with a reason, what cannot be run."""
     paper = paper_of(file.paper)
     given = tuple(_points(paper, file))
-    settings = tuple(_checked(paper, given, file))
-    _require_probes(settings[0], file, paper)
+    programs: dict[Any, Setup] = {}
+    settings = tuple(_checked(paper, values, file, programs) for values in given)
+    _require_probes(file, paper, programs[program_of(settings[0])])
     code = code_version(paper.key)
     if paper.key not in BUILT_IN:
         code += source_of(paper.setting)
-    return Sweep(file, paper, given, settings, code)
+    return Sweep(file, paper, given, settings, programs, code)
 
 
 def _points(paper: Paper, file: SweepFile) -> Iterator[dict[str, Value]]:
@@ -119,23 +121,24 @@ def complete_setting(paper: Paper, values: dict[str, Value]) -> Any:
     return paper_setup(paper, values).setting if setting.reads_files() else setting
 
 
-def _checked(paper: Paper, given: tuple[dict[str, Value], ...], file: SweepFile) -> Iterator[Any]:
-    theorems = [paper.theorem_of(key) for key in file.theorems]
-    programs = set()
-    for values in given:
-        try:
-            setting = complete_setting(paper, values)
-            if (program := program_of(setting)) not in programs:  # numbers change no size
-                programs.add(program)
-                require_precision(file.precision, setting)
-                refuse_giants(setting, 1)
-                Setup(setting, (), setting.network().spec).trained  # noqa: B018 (refuses bad names)
-            for theorem in theorems:
-                require_covered(Setup(setting, (), ()), theorem)
-        except InputError as error:
-            where = ", ".join(f"{name}={value}" for name, value in values.items())
-            raise InputError(f"{error} (at {where})") from None
-        yield setting
+def _checked(
+    paper: Paper, values: dict[str, Value], file: SweepFile, programs: dict[Any, Setup]
+) -> Any:
+    """The setting of some values, checked; its program is added to those that are known."""
+    try:
+        setting = complete_setting(paper, values)
+        program = program_of(setting)
+        if program not in programs:
+            require_precision(file.precision, setting)
+            refuse_giants(setting, 1)
+            programs[program] = blank_setup(setting)
+            programs[program].trained  # noqa: B018 (refuses unknown names)
+        for key in file.theorems:
+            require_covered(programs[program].replace(setting=setting), paper.theorem_of(key))
+    except InputError as error:
+        where = ", ".join(f"{name}={value}" for name, value in values.items())
+        raise InputError(f"{error} (at {where})") from None
+    return setting
 
 
 def program_of(setting: Any) -> Any:
@@ -143,9 +146,8 @@ def program_of(setting: Any) -> Any:
     return setting.split()[0], setting.num_steps
 
 
-@in_float64
 def blank_setup(setting: Any) -> Setup:
-    """A setup of one run with the right shapes and zeros for data and weights."""
+    """A setup of one run with the right shapes, and zeros for data and weights."""
 
     def zeros(leaf: Any) -> np.ndarray:
         return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
@@ -160,12 +162,10 @@ def blank_setup(setting: Any) -> Setup:
     return Setup(setting, problem, params0, (0,), np.ones(1), held_out)
 
 
-def _require_probes(setting: Any, file: SweepFile, paper: Paper) -> None:
+def _require_probes(file: SweepFile, paper: Paper, setup: Setup) -> None:
     """Refuse probes, asked for or needed by a theorem, that the model does not have."""
     needed = {name: key for key in file.theorems for name in paper.theorem_of(key).needs}
-    if not file.probes and not needed:
-        return
-    known = probe_names(blank_setup(setting))
+    known = probe_names(setup) if file.probes or needed else ()
     for name, stride in map(stride_of, file.probes):
         if name not in known:
             raise InputError(f"a sweep has no probe {name!r}; {nearest(name, known)}")

@@ -11,7 +11,7 @@ were not available to us. Its own constants, where its text gives them, stand be
 ``docs/theory/arda2026.md``.
 """
 
-from shoal.papers.arda2026 import figures, model, studies, theorems
+from shoal.papers.arda2026 import theorems, studies, figures  # noqa: F401, I001 (they register)
 from shoal.papers.arda2026.model import PAPER
 
 __all__ = ["PAPER"]

@@ -34,16 +34,16 @@ def runs_of(plan: Plan, probes: tuple[str, ...] = (), **values: Any) -> Run:
     return trained(PAPER, plan.seeds, probes, **(sizes | values))
 
 
-def by_grid(plan: Plan, name: str, statistic: Callable[[Run], Any], **values: Any) -> Measurement:
-    """A number of every run, (seeds, grid), for the values of one setting."""
-    runs = [runs_of(plan, **({name: int(x)} | values)) for x in plan.grid]
-    return {"x": np.array(plan.grid, float), "y": np.stack([statistic(r) for r in runs], axis=1)}
+def curve(plan: Plan, columns: Any) -> Measurement:
+    """One column of numbers of every seed for each value of a plan's grid."""
+    return {"x": np.array(plan.grid, float), "y": np.stack(list(columns), axis=1)}
 
 
-def _frozen(plan: Plan) -> dict[str, float]:
-    """A negative control in which nothing is learnt."""
+def by_grid(plan: Plan, name: str, statistic: Callable[[Run], Any]) -> Measurement:
+    """A number of every run for the values of one setting; the control's step, if it has one."""
     step = plan.get("step_size", None)
-    return {} if step is None else {"step_size": step}
+    runs = (runs_of(plan, **{name: int(x), "step_size": step}) for x in plan.grid)
+    return curve(plan, map(statistic, runs))
 
 
 def lowest(run: Run) -> np.ndarray:
@@ -64,12 +64,11 @@ def width_run(num_heads: int, seed: int, num_samples: int, num_steps: int) -> di
     def make() -> dict[str, Any]:
         setup = paper_setup(PAPER, values | {"every": 10}, seeds=(seed,), precision="float32")
         run = train(setup, probes=("scaled_movement",))
-        moved = [run.probes[f"scaled_movement_{name}"][0].max() for name in "cUW"]
         return {
             "risk": run.risk[0],
             "average": per_start(setup.replace(params0=run.average), _risk)[0],
             "energy": run.risk[0, 0],
-            "moved": np.array(moved),
+            "moved": np.array([run.probes[f"scaled_movement_{k}"].max() for k in "cUW"]),
             "seconds": run.notes["seconds"],
         }
 
@@ -90,64 +89,59 @@ def width_jobs(plan: Plan) -> list[tuple[int, int, int, int]]:
 def best_by_width(plan: Plan) -> Measurement:
     """Lowest training loss by width, same data and number of steps."""
     if plan.control or not (jobs := width_jobs(plan)):
-        return by_grid(plan, "num_heads", lowest, **_frozen(plan))
-    best = [width_run(*job)["risk"][:-1].min() for job in jobs]
-    return {"x": np.array(plan.grid, float), "y": np.reshape(best, (plan.seeds, -1))}
+        return by_grid(plan, "num_heads", lowest)
+    best = np.array([width_run(*job)["risk"][:-1].min() for job in jobs])
+    return curve(plan, best.reshape(plan.seeds, -1).T)
 
 
 def mean_by_steps(plan: Plan) -> Measurement:
     """Mean loss of a run by its number of steps, whose inverse root is the step."""
-    mean = lambda run: run.risk[:, :-1].mean(axis=1)  # noqa: E731
-    return by_grid(plan, "num_steps", mean, **_frozen(plan))
+    return by_grid(plan, "num_steps", lambda run: run.risk[:, :-1].mean(axis=1))
 
 
-def _coherent(params0: Weights, x: Array, radii: teachers.Radii) -> Weights:
-    """A point of the boundary where all heads, twins included, move along the same feature."""
-    F = heads.features(params0, x[None], heads.ACTIVATIONS["tanh"])
+def _boundary_points(setup: Setup, v: Weights, seed: Array) -> dict[str, Weights]:
+    """Points of the boundary: all heads along one feature, each its own way, along a transport."""
+    params0, x = setup.params0, setup.inputs[0]
+    F = heads.features(params0, x[None], setup.setting.sigma)
     turned = F.MU[0][:, :, None] * x[-1][None, None, :]
     turned = turned / jnp.linalg.norm(turned, axis=(1, 2), keepdims=True)
-    far = Weights(params0.W + 1e3 * turned, params0.U + 1e3 * F.a[0], params0.c + 1e3)
-    return teachers.nearest(params0, far, radii)
-
-
-def _boundary_errors(setup: Setup, seed: Array) -> dict[str, Array]:
-    """Largest errors over samples at points of the boundary, and at the teacher's transport."""
-    setting, params0, X = setup.setting, setup.params0, setup.inputs
-    v = data.teacher(setting, params0)
     keys = jax.random.split(jax.random.fold_in(key_of(seed, WEIGHTS), 1), 3)
-    noise = Weights(*(jax.random.normal(k, W.shape) for k, W in zip(keys, params0, strict=True)))
-    points = {
-        "coherent": _coherent(params0, X[0], setting.limits),
-        "random": Weights(*(W + 1e3 * e for W, e in zip(params0, noise, strict=True))),
+    noise = [jax.random.normal(key, W.shape) for key, W in zip(keys, params0, strict=True)]
+    one_way = turned, F.a[0], jnp.ones_like(params0.c)  # twins included
+    far = {
+        "coherent": [W + 1e3 * e for W, e in zip(params0, one_way, strict=True)],
+        "random": [W + 1e3 * e for W, e in zip(params0, noise, strict=True)],
         "transported": teachers.moved(params0, Weights(*(1e3 * block for block in v))),
     }
+    limits = setup.setting.limits
+    return {k: teachers.nearest(params0, Weights(*point), limits) for k, point in far.items()}
+
+
+def _errors(setup: Setup, seed: Array) -> dict[str, Array]:
+    """Largest errors over samples at points of the boundary, and at the teacher's transport."""
+    v = data.teacher(setup.setting, setup.params0)
 
     def linearised(point: Weights) -> Array:
-        return teachers.linearised(setup.network, params0, X, point)
+        return teachers.linearised(setup.network, setup.params0, setup.inputs, point)
 
-    found = {"approximation": linearised(teachers.moved(params0, v)) - setup.targets}
-    for kind, point in points.items():
-        edge = teachers.nearest(params0, point, setting.limits)
-        found[kind] = predict(setup.network, edge, X) - linearised(edge)
+    found = {"approximation": linearised(teachers.moved(setup.params0, v)) - setup.targets}
+    for kind, edge in _boundary_points(setup, v, seed).items():
+        found[kind] = predict(setup.network, edge, setup.inputs) - linearised(edge)
     return {kind: jnp.max(jnp.abs(error)) for kind, error in found.items()}
 
 
 @functools.cache
-def width_errors(widths: tuple[int, ...], seeds: int, samples: int) -> dict[str, np.ndarray]:
-    """Errors at points of the boundary by width, each (seeds, widths); nothing is trained."""
-    columns = []
-    for m in widths:
-        values = {"num_heads": m, "num_samples": samples}
-        setup = paper_setup(PAPER, values, seeds=range(seeds))
-        rows = [per_start(setup.rows([s]), _boundary_errors, np.uint32(s)) for s in range(seeds)]
-        columns.append(jax.tree.map(lambda *xs: np.concatenate(xs), *rows))
-    return jax.tree.map(lambda *xs: np.stack(xs, axis=1), *columns)
+def _width_errors(num_heads: int, seeds: int, samples: int) -> dict[str, np.ndarray]:
+    values = {"num_heads": num_heads, "num_samples": samples}
+    setup = paper_setup(PAPER, values, seeds=range(seeds))
+    rows = [per_start(setup.rows([s]), _errors, np.uint32(s)) for s in range(seeds)]
+    return jax.tree.map(lambda *xs: np.concatenate(xs), *rows)
 
 
 def boundary_errors(plan: Plan, kind: str) -> Measurement:
-    """Errors of one kind by width."""
-    y = width_errors(tuple(map(int, plan.grid)), plan.seeds, plan.samples)
-    return {"x": np.array(plan.grid, float), "y": y[plan.get("kind", kind)]}
+    """Errors of one kind by width; nothing is trained."""
+    kind = plan.get("kind", kind)
+    return curve(plan, (_width_errors(int(m), plan.seeds, plan.samples)[kind] for m in plan.grid))
 
 
 def _approximation(setup: Setup) -> Array:
@@ -160,9 +154,9 @@ def errors_by_samples(plan: Plan) -> Measurement:
     """Largest approximation error of the teacher's transport by number of samples."""
     values = {"num_samples": int(max(plan.grid)), "num_heads": plan.width}
     e = per_start(paper_setup(PAPER, values, seeds=range(plan.seeds)), _approximation)
-    added = plan.get("added", False)  # a negative control: errors that add up over the samples
-    parts = [(e[:, :n] ** 2).mean(1) ** 0.5 * n if added else e[:, :n].max(1) for n in plan.grid]
-    return {"x": np.array(plan.grid, float), "y": np.stack(parts, axis=1)}
+    if plan.get("added", False):  # a negative control: errors that add up over the samples
+        return curve(plan, ((e[:, :n] ** 2).mean(axis=1) ** 0.5 * n for n in plan.grid))
+    return curve(plan, (e[:, :n].max(axis=1) for n in plan.grid))
 
 
 def path_bound(plan: Plan) -> Measurement:
@@ -197,19 +191,20 @@ def gradient_norms(plan: Plan, num_tokens: int = 16, norm: float = 1.0) -> np.nd
 
 
 def gradients(plan: Plan) -> Measurement:
-    """Mean norm of the gradient in W at the start, by length; a sum over tokens for the control."""
-    columns = [gradient_norms(plan, int(T)).mean(1) * T ** plan.get("power", 0) for T in plan.grid]
-    return {"x": np.array(plan.grid, float), "y": np.stack(columns, axis=1)}
+    """Mean norm of the gradient in W at the start, by length; the control sums over tokens."""
+    power = plan.get("power", 0)
+    return curve(plan, (gradient_norms(plan, int(T)).mean(axis=1) * T**power for T in plan.grid))
 
 
 def loss_by_length(plan: Plan) -> Measurement:
     """Lowest training loss over the mean square of the labels, the teacher being the same."""
-    columns = []
-    for T in plan.grid:
-        step = {"step_size": 40.0 / T**2} if plan.get("slower", False) else {}
-        run = runs_of(plan, num_tokens=int(T), anchor_tokens=16, **step)
-        columns.append(lowest(run) / run.risk[:, 0])
-    return {"x": np.array(plan.grid, float), "y": np.stack(columns, axis=1)}
+
+    def relative(T: int) -> np.ndarray:
+        step = 40.0 / T**2 if plan.get("slower", False) else None
+        run = runs_of(plan, num_tokens=T, anchor_tokens=16, step_size=step)
+        return lowest(run) / run.risk[:, 0]
+
+    return curve(plan, map(relative, plan.grid))
 
 
 def spikes(plan: Plan) -> Measurement:
@@ -223,20 +218,21 @@ def spikes(plan: Plan) -> Measurement:
 
 def series_runs(plan: Plan, model: str, lag: int, **values: Any) -> dict[str, np.ndarray]:
     """Lowest held-out loss and largest Jacobian norm of a model on a series, for every seed."""
-    run = runs_of(
-        plan, ("test_risk", "jacobian"), model=model, problem="autoregressive", lag=lag,
-        test_samples=plan.samples, every=plan.steps // 20, radius=None, **values,
-    )  # fmt: skip
+    common = {
+        "problem": "autoregressive", "test_samples": plan.samples, "every": plan.steps // 20,
+        "radius": None, "recurrence": 1.0, "channels": 8, "clip": False, "step_size": None,
+    }  # fmt: skip
+    probes = ("test_risk", "jacobian")
+    run = runs_of(plan, probes, model=model, lag=lag, **(common | values))
     jacobian = run.probes["jacobian_w" if model == "recurrent" else "jacobian_W"]
     return {"loss": run.probes["test_risk"].min(axis=1), "jacobian": jacobian.max(axis=1)}
 
 
 def lag_growth(plan: Plan, model: str) -> Measurement:
     """Held-out loss at the longest lag minus that at the shortest."""
-    model = plan.get("model", model)
-    extra = {"recurrence": plan.get("recurrence", 1.0)} if model == "recurrent" else {}
-    ends = (plan.grid[-1], plan.grid[0])
-    return comparison(*(series_runs(plan, model, lag, **extra)["loss"] for lag in ends))
+    model, size = plan.get("model", model), plan.get("recurrence", 1.0)
+    long_first = plan.grid[::-1]
+    return comparison(*(series_runs(plan, model, L, recurrence=size)["loss"] for L in long_first))
 
 
 def jacobians(plan: Plan, channels: int) -> Measurement:
@@ -245,25 +241,21 @@ def jacobians(plan: Plan, channels: int) -> Measurement:
     ``channels`` is what the recurrent network sees of the positions; 0 leaves it the bare series.
     """
     extra = {"recurrence": plan.get("recurrence", 1.0), "channels": channels}
-    lag = plan.grid[-1]
-    recurrent = series_runs(plan, "recurrent", lag, **extra)["jacobian"]
-    return log10_ratio(recurrent, series_runs(plan, "heads", lag)["jacobian"])
+    recurrent = series_runs(plan, "recurrent", plan.grid[-1], **extra)["jacobian"]
+    return log10_ratio(recurrent, series_runs(plan, "heads", plan.grid[-1])["jacobian"])
 
 
 def small_lag(plan: Plan) -> Measurement:
     """Held-out loss at the shortest lag: attention minus recurrent."""
-    attention = series_runs(plan, "heads", plan.grid[0])["loss"]
-    return comparison(
-        attention, series_runs(plan, "recurrent", plan.grid[0], **_frozen(plan))["loss"]
-    )
+    lag, step = plan.grid[0], plan.get("step_size", None)
+    recurrent = series_runs(plan, "recurrent", lag, step_size=step)["loss"]
+    return comparison(series_runs(plan, "heads", lag)["loss"], recurrent)
 
 
 def clipping(plan: Plan) -> Measurement:
     """Held-out loss with tokens clipped to norm 1 minus that with raw tokens."""
     sides = (plan.get("clip", True), False)
-    return comparison(
-        *(series_runs(plan, "heads", plan.grid[0], clip=clip)["loss"] for clip in sides)
-    )
+    return comparison(*(series_runs(plan, "heads", plan.grid[0], clip=c)["loss"] for c in sides))
 
 
 def _by_place(setup: Setup) -> Array:
@@ -282,18 +274,23 @@ def places(plan: Plan) -> Measurement:
     loss = per_start(run.setup.replace(params0=run.params), _by_place)
     loss = loss * (1 + plan.get("growth", 0.0) * np.arange(n)) ** 2  # the control's drift
     quarter = (n - lag) // 4
-    early, late = loss[:, lag : lag + quarter].mean(1), loss[:, -quarter:].mean(1)
+    early, late = loss[:, lag : lag + quarter].mean(axis=1), loss[:, -quarter:].mean(axis=1)
     return comparison(late, early, late / early)
 
 
 # ---------------------------------------------------------------------------------- projection
 
 
+def _moved(run: Run) -> np.ndarray:
+    """Largest scaled movement of any block, (seeds, records)."""
+    return np.max([run.probes[f"scaled_movement_{k}"] for k in "cUW"], axis=0)
+
+
 def use_of_radius(plan: Plan) -> Measurement:
     """Largest share of the radius that any block used, in the paper's width experiment."""
     radius = plan.get("radius", 3.0)
     run = runs_of(plan, ("scaled_movement",), radius=radius)
-    share = np.max([run.probes[f"scaled_movement_{k}"].max(axis=1) for k in "cUW"], axis=0) / radius
+    share = _moved(run).max(axis=1) / radius
     return comparison(share, np.ones_like(share), share)
 
 
@@ -306,9 +303,9 @@ def tamed_runs(plan: Plan, radius: float) -> dict[str, Run]:
     values = {"token_norm": 4.0, "labels": "gaussian"}
     sizes = {"num_samples": plan.samples, "num_heads": plan.width}
     top = per_start(paper_setup(PAPER, values | sizes), _largest_eigenvalue)[0]
-    step = TOO_LONG * 2 / float(top)
+    values["step_size"] = TOO_LONG * 2 / float(top)
     sides = {"plain": None, f"radius {radius:g}": radius}
-    return {k: runs_of(plan, radius=r, step_size=step, **values) for k, r in sides.items()}
+    return {label: runs_of(plan, radius=r, **values) for label, r in sides.items()}
 
 
 def tamed(plan: Plan) -> Measurement:
@@ -322,18 +319,15 @@ def decay(plan: Plan) -> Measurement:
     """Loss under decay to the start at equal largest movement, against that under projection."""
 
     def end(**values: Any) -> tuple[np.ndarray, np.ndarray]:
-        run = runs_of(
-            plan, ("scaled_movement",), labels="gaussian", step_size=0.5, every=plan.steps, **values
-        )
-        moved = [run.probes[f"scaled_movement_{k}"][:, -1] for k in "cUW"]
-        return np.log(np.max(moved, axis=0)), np.log(run.risk[:, -1])
+        common = {"labels": "gaussian", "step_size": 0.5, "every": plan.steps}
+        run = runs_of(plan, ("scaled_movement",), **common, **values)
+        return np.log(_moved(run)[:, -1]), np.log(run.risk[:, -1])
 
-    _, kept = end(radius=0.5)
     ends = [end(radius=None, decay=rate) for rate in reversed(plan.grid)]
     moved, loss = (np.stack(part, axis=1) for part in zip(*ends, strict=True))
     # where the largest movement is the radius, by a line through logarithms (less decay, more move)
     same = [np.interp(np.log(0.5), m, e) for m, e in zip(moved, loss, strict=True)]
-    sides = np.exp(same), np.exp(kept)
+    sides = np.exp(same), np.exp(end(radius=0.5)[1])
     return log10_ratio(*(sides[::-1] if plan.get("swapped", False) else sides))
 
 
@@ -345,11 +339,9 @@ def _certified_energy(setup: Setup) -> Array:
 
 def knee_runs(plan: Plan, share: float) -> dict[str, np.ndarray]:
     """Loss of the model trained within a share of the dual teacher's norm, for every seed."""
-    values = {"num_samples": plan.samples, "num_heads": plan.width, "num_steps": plan.steps}
-    run = trained(
-        PAPER, plan.seeds, fresh_data=True, labels="dual", radius=(3 * share,) * 3, step=0.5,
-        every=plan.steps, **values,
-    )  # fmt: skip
+    run = runs_of(
+        plan, fresh_data=True, labels="dual", radius=3 * share, step_size=0.5, every=plan.steps
+    )
     lower = max(1 - share, 0) ** 2 * per_start(run.setup, _certified_energy)
     return {"loss": run.risk[:, -1], "energy": run.risk[:, 0], "lower": lower}
 
@@ -366,7 +358,8 @@ def mean_field(plan: Plan) -> Measurement:
 
     def drift(scale: float) -> np.ndarray:
         step = scale**2 * plan.steps**-0.5
-        values = {"output_scale": scale, "step_size": step, "radius": None, "every": plan.steps}
-        return runs_of(plan, ("kernel_drift",), **values).probes["kernel_drift"][:, -1]
+        values: dict[str, Any] = {"output_scale": scale, "step_size": step, "radius": None}
+        run = runs_of(plan, ("kernel_drift",), every=plan.steps, **values)
+        return run.probes["kernel_drift"][:, -1]
 
     return log10_ratio(drift(plan.get("scale", plan.width**0.5)), drift(1.0))

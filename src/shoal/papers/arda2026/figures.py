@@ -131,7 +131,7 @@ def _gradient(setup: Setup) -> Any:
 
 @in_float64
 def step_costs(lengths: tuple[int, ...], num_heads: int = 64) -> np.ndarray:
-    """Length, seconds of one gradient step, and GiB that its compiled program holds: one row each."""
+    """By length: seconds of one gradient step, and GiB that its compiled program holds."""
     rows = []
     for T in lengths:
         values = {"num_samples": 1, "num_tokens": T, "num_heads": num_heads, "labels": "gaussian"}

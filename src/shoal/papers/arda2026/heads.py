@@ -77,14 +77,19 @@ def shapes(num_heads: int, dim: int) -> Any:
     return spec_of(Weights, W=(num_heads, dim, dim), U=(num_heads, dim), c=(num_heads,))
 
 
-def twins(key: PRNGKeyArray, spec: Any) -> Weights:
-    """Gaussian heads with signs, and for each a twin with the opposite sign, so that f = 0."""
-    half = spec.c.shape[0] // 2
-    key_W, key_U, key_c = jax.random.split(key, 3)
-    W = jax.random.normal(key_W, (half, *spec.W.shape[1:]), spec.W.dtype)
-    U = jax.random.normal(key_U, (half, *spec.U.shape[1:]), spec.U.dtype)
-    c = jax.random.rademacher(key_c, (half,), spec.c.dtype)
-    return Weights(*(jnp.concatenate(pair) for pair in ((W, W), (U, U), (c, -c))))
+def twins(key: PRNGKeyArray, spec: Any) -> Any:
+    """Gaussian heads with random signs, and for each a twin with the opposite sign, so that f = 0.
+
+    The last block holds the signs; any other block with one number per head also holds signs.
+    """
+
+    def draw(key: PRNGKeyArray, block: Any) -> Array:
+        shape = (block.shape[0] // 2, *block.shape[1:])
+        random = jax.random.normal if len(shape) > 1 else jax.random.rademacher
+        return random(key, shape, block.dtype)
+
+    *others, c = map(draw, jax.random.split(key, len(spec)), spec)
+    return type(spec)(*(jnp.concatenate([W, W]) for W in others), jnp.concatenate([c, -c]))
 
 
 def split(inputs: Any) -> tuple[Array, Array]:
@@ -101,12 +106,7 @@ def attention(W: Float[Array, "m d d"], x: Float[Array, "n d"], q: Float[Array, 
 
 
 def heads(
-    num_heads: int,
-    dim: int,
-    activation: Activation,
-    *,
-    block: int = BLOCK,
-    scale: float = 1.0,
+    num_heads: int, dim: int, activation: Activation, *, block: int = BLOCK, scale: float = 1.0
 ) -> Model:
     """The model, its output divided by ``scale`` (1 in the paper).
 
@@ -119,7 +119,7 @@ def heads(
         h = activation.value(jnp.sum(params.U * a, axis=1))
         return jnp.sum(params.c * h) / (scale * len(h) ** 0.5)
 
-    fast, streaming = streamed(activation, block), streamed_squares(activation, block, scale)
+    streaming = streamed_squares(activation, block, scale)
 
     def squares(params: Weights, inputs: Any, y: Float[Array, " N"]) -> Float[Array, ""]:
         N, n, _ = split(inputs)[0].shape
@@ -127,12 +127,7 @@ def heads(
             return streaming(params, inputs, y)
         return jnp.sum((jax.vmap(apply, in_axes=(None, 0))(params, inputs) - y) ** 2)
 
-    return Model(
-        shapes(num_heads, dim),
-        apply,
-        fast_outputs=lambda params, inputs: fast(params, inputs) / scale,
-        fused_squares=squares,
-    )
+    return Model(shapes(num_heads, dim), apply, fused_squares=squares)
 
 
 class Features(NamedTuple):
@@ -199,23 +194,9 @@ def _attend(params: Weights, X: Float[Array, "b n d"], q: Float[Array, "b d"]) -
     return _Attended(weights, total, s, jnp.sum(weights * s, axis=1) / total)
 
 
-def _chunks(params: Weights, arrays: tuple, block: int) -> tuple[tuple, Weights]:
-    """Samples and heads, each in chunks along a leading axis; ``arrays`` begin with the tokens."""
-    X = arrays[0]
-    b, h = portions(len(X), len(params.c), X.shape[1], block)
-    grouped = Weights(*(leaf.reshape(-1, h, *leaf.shape[1:]) for leaf in params))
-    return tuple(padded_chunks(array, b) for array in arrays), grouped
-
-
-def _add_heads(
-    activation: Activation, grouped: Weights, x: Float[Array, "b n d"], q: Float[Array, "b d"]
-) -> Float[Array, " b"]:
-    """Sum of all heads for a block of samples, a few heads at a time."""
-
-    def add(f: Array, head: Weights) -> tuple[Array, None]:
-        return f + activation.value(_attend(head, x, q).g) @ head.c, None
-
-    return jax.lax.scan(add, jnp.zeros(len(x), x.dtype), grouped)[0]
+def _grouped(params: Weights, num_heads: int) -> Weights:
+    """Heads in groups along a leading axis."""
+    return Weights(*(leaf.reshape(-1, num_heads, *leaf.shape[1:]) for leaf in params))
 
 
 def _pulled(
@@ -233,76 +214,58 @@ def _pulled(
     )
 
 
-def streamed(activation: Activation, block: int) -> Callable[[Weights, Any], Float[Array, " N"]]:
-    """Outputs of all samples with a closed-form gradient, in blocks of samples and heads.
-
-    The gradient recomputes attention block by block, so memory does not grow with samples or
-    heads. It is a first derivative in the parameters only: use `heads(...).apply` for others.
-    """
-
-    def forward(params: Weights, X: Array, q: Array) -> Float[Array, " N"]:
-        samples, grouped = _chunks(params, (X, q), block)
-        f = jax.lax.map(lambda sample: _add_heads(activation, grouped, *sample), samples)
-        return f.reshape(-1)[: len(X)] / len(params.c) ** 0.5
-
-    def backward(saved: tuple, pull: Float[Array, " N"]) -> tuple:
-        params, X, q = saved
-        samples, grouped = _chunks(params, (X, q, pull / len(params.c) ** 0.5), block)
-
-        def of_samples(total: Weights, sample: tuple) -> tuple[Weights, None]:
-            def of_heads(head: Weights) -> Weights:
-                x, query, k = sample
-                return _pulled(activation, head, x, query, k, _attend(head, x, query))
-
-            return jax.tree.map(jnp.add, total, jax.lax.map(of_heads, grouped)), None
-
-        zero = jax.tree.map(jnp.zeros_like, grouped)
-        total = jax.lax.scan(of_samples, zero, samples)[0]
-        whole = Weights(*(t.reshape(p.shape) for t, p in zip(total, params, strict=True)))
-        return whole, jnp.zeros_like(X), jnp.zeros_like(q)
-
-    outputs = jax.custom_vjp(forward)
-    outputs.defvjp(lambda *args: (forward(*args), args), backward)
-    return lambda params, inputs: outputs(params, *split(inputs))
-
-
 def streamed_squares(
     activation: Activation, block: int, scale: float
 ) -> Callable[[Weights, Any, Float[Array, " N"]], Float[Array, ""]]:
     """Sum of squared errors; its gradient comes with the value, in one pass over the samples.
 
-    An error depends on its own sample only, so attention need not be computed again for the
-    gradient if all heads fit into a block beside one sample; else it is, as in `streamed`. A first
-    derivative in the parameters only.
+    Samples and heads come in blocks, so memory does not grow with their numbers. An error depends
+    on its own sample only; attention is computed again for the gradient only if not all heads fit
+    into a block beside one sample. A first derivative in the parameters only.
     """
-    fast = streamed(activation, block)
+
+    def chunks(params: Weights, inputs: Any, y: Array) -> tuple[tuple, Weights]:
+        X, q = split(inputs)
+        b, h = portions(len(X), len(params.c), X.shape[1], block)
+        real = jnp.ones(len(X), X.dtype)  # padding adds samples for which this is 0
+        return tuple(padded_chunks(array, b) for array in (X, q, y, real)), _grouped(params, h)
+
+    def errors(params: Weights, groups: Weights, sample: tuple) -> Float[Array, " b"]:
+        x, q, label, mask = sample
+
+        def add(f: Array, head: Weights) -> tuple[Array, None]:
+            return f + activation.value(_attend(head, x, q).g) @ head.c, None
+
+        f = jax.lax.scan(add, jnp.zeros(len(x), x.dtype), groups)[0]
+        return mask * (f / (scale * len(params.c) ** 0.5) - label)
 
     def alone(params: Weights, inputs: Any, y: Array) -> Float[Array, ""]:
-        return jnp.sum((fast(params, inputs) / scale - y) ** 2)
+        samples, groups = chunks(params, inputs, y)
+        return jnp.sum(jax.lax.map(lambda sample: errors(params, groups, sample), samples) ** 2)
 
     def both(params: Weights, inputs: Any, y: Array) -> tuple[Array, Any]:
-        X, q = split(inputs)
+        samples, groups = chunks(params, inputs, y)
         root = scale * len(params.c) ** 0.5
-        real = jnp.ones(len(X), X.dtype)  # padding adds samples for which this is 0
-        samples, _ = _chunks(params, (X, q, y, real), block)
 
         def add(total: tuple[Array, Weights], sample: tuple) -> tuple[tuple, None]:
-            x, query, label, mask = sample
-            seen = _attend(params, x, query)
-            error = mask * (activation.value(seen.g) @ params.c / root - label)
-            gradient = _pulled(activation, params, x, query, 2 * error / root, seen)
+            x, q, label, mask = sample
+            if len(groups.c) == 1:
+                seen = _attend(params, x, q)
+                error = mask * (activation.value(seen.g) @ params.c / root - label)
+                gradient = _pulled(activation, params, x, q, 2 * error / root, seen)
+            else:
+                error = errors(params, groups, sample)
+                k = 2 * error / root
+                parts = jax.lax.map(
+                    lambda head: _pulled(activation, head, x, q, k, _attend(head, x, q)), groups
+                )
+                gradient = jax.tree.map(lambda g, W: g.reshape(W.shape), parts, params)
             return jax.tree.map(jnp.add, total, (jnp.sum(error**2), gradient)), None
 
-        zero = jnp.zeros((), X.dtype), jax.tree.map(jnp.zeros_like, params)
+        zero = jnp.zeros((), samples[0].dtype), jax.tree.map(jnp.zeros_like, params)
         return jax.lax.scan(add, zero, samples)[0]
 
-    squares = with_gradient(both, alone)
-
-    def chosen(params: Weights, inputs: Any, y: Float[Array, " N"]) -> Float[Array, ""]:
-        fits = len(params.c) * split(inputs)[0].shape[1] <= block
-        return (squares if fits else alone)(params, inputs, y)
-
-    return chosen
+    return with_gradient(both, alone)
 
 
 def tangent_kernels(
@@ -317,7 +280,6 @@ def tangent_kernels(
 
     def kernels(params: Weights) -> dict[str, Float[Array, "N N"]]:
         b, h = portions(len(X), len(params.c), X.shape[1] + 2 * X.shape[2], block)
-        grouped = Weights(*(leaf.reshape(-1, h, *leaf.shape[1:]) for leaf in params))
         samples = padded_chunks(X, b), padded_chunks(q, b)
 
         def add(total: dict[str, Array], head: Weights) -> tuple[dict[str, Array], None]:
@@ -329,7 +291,7 @@ def tangent_kernels(
             return jax.tree.map(jnp.add, total, squares), None
 
         zero = jnp.zeros((len(X), len(X)), X.dtype)
-        total = jax.lax.scan(add, dict.fromkeys(("W", "U", "c"), zero), grouped)[0]
+        total = jax.lax.scan(add, dict.fromkeys("WUc", zero), _grouped(params, h))[0]
         total["W"] = (q @ q.T) * total["W"]
         return {name: K / len(params.c) for name, K in total.items()}
 

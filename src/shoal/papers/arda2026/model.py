@@ -162,9 +162,10 @@ class Arda(Setting):
     def weights(self, key: Any) -> Any:
         """Twins of opposite signs."""
         spec = self.network().spec
-        if self.model == "recurrent":
-            return variants.twin_units(key, spec, self.recurrence)
-        return (variants.deep_twins if self.model == "deep" else heads.twins)(key, spec)
+        if self.model == "deep":
+            return variants.deep_twins(key, spec)
+        drawn = heads.twins(key, spec)
+        return drawn._replace(w=self.recurrence * drawn.w) if self.model == "recurrent" else drawn
 
     def floats_per_step(self) -> float:
         """Numbers that a step of one seed holds."""

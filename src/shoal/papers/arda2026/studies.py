@@ -1,4 +1,4 @@
-r"""What Arda, Cayci and Eryilmaz (2026) say, and what follows from it, tested; and the tour's visit.
+"""What Arda, Cayci and Eryilmaz (2026) say, and what follows from it, tested; the tour's visit.
 
 Statements are in our words after the paper's main text; its figures' values, the rule by which it
 chooses boundary points, its lags and its number of anchors are not known to us. Rules were written
@@ -49,11 +49,6 @@ _SERIES_FULL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _small(plan: Plan = _PLAN, **sizes: Any) -> Plan:
-    """A smaller plan for a negative control."""
-    return plan._replace(**sizes)
-
-
 def _claim(key: str, statement: str, measure: Any, rule: Any, control: dict, **more: Any) -> None:
     PAPER.claim(
         key, statement, measure, rule=rule, control=control, **({"setting": SETTING} | more)
@@ -78,9 +73,9 @@ for _key, _statement, _kind, _rule, _other, _source in (
      "approximation", exponent(*HALF, "largest approximation error", "heads"), "random", SAYS),
 ):  # fmt: skip
     _claim(
-        _key, _statement, functools.partial(ex.boundary_errors, kind=_kind), _rule, {"kind": _other},
-        source=_source, quick=_ERRORS, full=_ERRORS_FULL,
-        control_plan=_small(_ERRORS, seeds=4, samples=30, grid=(8, 64)),
+        _key, _statement, functools.partial(ex.boundary_errors, kind=_kind), _rule,
+        {"kind": _other}, source=_source, quick=_ERRORS, full=_ERRORS_FULL,
+        control_plan=_ERRORS._replace(seeds=4, samples=30, grid=(8, 64)),
     )  # fmt: skip
 for _key, _statement, _limits in (
     ("training_loss_falls_like_root_width",
@@ -89,23 +84,23 @@ for _key, _statement, _limits in (
      "More heads train to a lower loss in the same number of steps.", (-np.inf, -0.1)),
 ):  # fmt: skip
     _claim(
-        _key, _statement, ex.best_by_width, exponent(*_limits, "lowest training loss", "heads"), FLAT,
-        source=SAYS, quick=_WIDTHS, full=_WIDTHS_FULL,
-        control_plan=_small(_WIDTHS, steps=20, samples=30, grid=(8, 64)),
+        _key, _statement, ex.best_by_width, exponent(*_limits, "lowest training loss", "heads"),
+        FLAT, source=SAYS, quick=_WIDTHS, full=_WIDTHS_FULL,
+        control_plan=_WIDTHS._replace(steps=20, samples=30, grid=(8, 64)),
     )  # fmt: skip
 _claim(
     "mean_loss_falls_like_root_steps",
     "With steps of one over the root of their number, the mean loss falls like that root.",
     ex.mean_by_steps, exponent(*HALF, "mean loss", "steps"), FLAT,
-    source=SAYS, quick=_STEPS, control_plan=_small(_STEPS, samples=30, grid=(25, 100)),
+    source=SAYS, quick=_STEPS, control_plan=_STEPS._replace(samples=30, grid=(25, 100)),
     full={"seeds": 10, "samples": 1000, "grid": (25, 100, 400, 1600, 6400), "minutes": 15.0},
 )  # fmt: skip
 _claim(
     "path_bound_is_informative",
     "Theorem B with constants measured along the path is true and within 50 times the loss.",
-    ex.path_bound, between(1.0, 50.0, "bound over mean loss", "bound", "mean loss"), {"times": 100.0},
-    quick=_PLAN._replace(samples=60), full={"seeds": 20, "steps": 4000},
-    control_plan=_small(seeds=3, steps=40, samples=10, width=8),
+    ex.path_bound, between(1.0, 50.0, "bound over mean loss", "bound", "mean loss"),
+    {"times": 100.0}, quick=_PLAN._replace(samples=60), full={"seeds": 20, "steps": 4000},
+    control_plan=_PLAN._replace(seeds=3, steps=40, samples=10, width=8),
 )  # fmt: skip
 _claim(
     "samples_cost_a_logarithm",
@@ -113,14 +108,14 @@ _claim(
     "logarithm would over this range.",
     ex.errors_by_samples, exponent(-0.05, 0.15, "largest approximation error", "samples"),
     {"added": True}, source=SAYS, quick=_PLAN._replace(seeds=8, grid=(100, 300, 1000, 3000)),
-    control_plan=_small(seeds=3, grid=(30, 300)),
+    control_plan=_PLAN._replace(seeds=3, grid=(30, 300)),
     full={"seeds": 20, "grid": (100, 300, 1000, 3000, 10000), "minutes": 1.0},
 )  # fmt: skip
 _claim(
     "gradients_free_of_length",
     "Gradients at the start do not grow with the length of the sequences.",
     ex.gradients, exponent(-0.5, 0.05, "|df/dW|", "tokens"), {"power": 1},
-    source=SAYS, quick=_LENGTHS, control_plan=_small(_LENGTHS, samples=5, grid=(16, 64)),
+    source=SAYS, quick=_LENGTHS, control_plan=_LENGTHS._replace(samples=5, grid=(16, 64)),
     setting="tanh, dim 8, tokens of norm 1 at most; new data for every seed",
     full={"seeds": 20, "samples": 200, "minutes": 3.0},
 )  # fmt: skip
@@ -130,7 +125,7 @@ _claim(
     ex.loss_by_length, exponent(-1.0, 0.1, "lowest loss over label energy", "tokens"),
     {"slower": True}, source=SAYS,
     quick=_PLAN._replace(seeds=4, steps=200, samples=50, grid=(16, 64, 256), minutes=0.4),
-    control_plan=_small(seeds=3, samples=20, grid=(16, 64), width=16),
+    control_plan=_PLAN._replace(seeds=3, samples=20, grid=(16, 64), width=16),
     full={"seeds": 10, "steps": 2000, "samples": 500, "grid": (16, 32, 64, 128, 256, 512),
           "minutes": 60.0},
 )  # fmt: skip
@@ -149,7 +144,7 @@ _claim(
     functools.partial(ex.lag_growth, model="recurrent"),
     above(0.1, "growth of the held-out loss", "long lag", "short lag"), {"recurrence": 1.0},
     source=SAYS, setting=SERIES + ONE_DATA_SET, quick=_SERIES, full=_SERIES_FULL,
-    control_plan=_small(_SERIES, steps=100, samples=50, grid=(2, 2)),
+    control_plan=_SERIES._replace(steps=100, samples=50, grid=(2, 2)),
 )  # fmt: skip
 for _key, _statement, _channels, _seen in (
     ("recurrent_jacobians_are_larger",
@@ -165,29 +160,30 @@ for _key, _statement, _channels, _seen in (
               "recurrent", "attention"),
         {"recurrence": 0.1}, source=SAYS, quick=_SERIES, full=_SERIES_FULL,
         setting=f"{SERIES}{_seen}; recurrent weights start at +1 and -1{ONE_DATA_SET}",
-        control_plan=_small(_SERIES, steps=20, samples=50, grid=(2, 8)),
+        control_plan=_SERIES._replace(steps=20, samples=50, grid=(2, 8)),
     )  # fmt: skip
 _claim(
     "recurrence_wins_at_short_lags",
     "At lag 2 the IndRNN predicts better than the Transformer.",
     ex.small_lag, above(0.0, "advantage in loss", "attention", "recurrent"), FLAT,
     source=SAYS, setting=SERIES + ONE_DATA_SET, quick=_SERIES, full=_SERIES_FULL,
-    control_plan=_small(_SERIES, steps=100, samples=50),
+    control_plan=_SERIES._replace(steps=100, samples=50),
 )  # fmt: skip
 _claim(
     "unit_tokens_do_not_select",
     "Tokens clipped to norm 1, as the theory asks, keep attention too flat to find a lag.",
     ex.clipping, above(0.1, "loss added by clipping at lag 8", "clipped", "raw"), {"clip": False},
     setting=SERIES + ONE_DATA_SET, quick=_SERIES._replace(grid=(8,)), full=_SERIES_FULL,
-    control_plan=_small(_SERIES, steps=20, samples=50, grid=(8,)),
+    control_plan=_SERIES._replace(steps=20, samples=50, grid=(8,)),
 )  # fmt: skip
 _claim(
     "causal_loss_is_flat_along_the_window",
     "In the sequence-to-sequence form, late places are predicted as well as early ones.",
-    ex.places, between(0.8, 1.25, "loss of the last quarter over that of the first", "late", "early"),
+    ex.places,
+    between(0.8, 1.25, "loss of the last quarter over that of the first", "late", "early"),
     {"growth": 0.2}, setting="causal form, lag 4, window 33" + ONE_DATA_SET,
     quick=_PLAN._replace(seeds=4, steps=200, grid=(4, 33), width=16, minutes=0.4),
-    control_plan=_small(seeds=3, steps=10, samples=50, grid=(4, 25), width=8),
+    control_plan=_PLAN._replace(seeds=3, steps=10, samples=50, grid=(4, 25), width=8),
     full={"seeds": 10, "steps": 2000, "samples": 1000, "minutes": 120.0},
 )  # fmt: skip
 _claim(
@@ -196,7 +192,7 @@ _claim(
     ex.gradients, exponent(-0.5, 0.1, "|df/dW| of inner layers", "tokens", revised=True),
     {"power": 1},
     quick=_PLAN._replace(seeds=4, samples=8, grid=(8, 16, 32, 64), width=16, layers=3, minutes=0.3),
-    control_plan=_small(seeds=3, samples=4, grid=(8, 32), width=8, layers=3),
+    control_plan=_PLAN._replace(seeds=3, samples=4, grid=(8, 32), width=8, layers=3),
     setting="deep form of three layers, dim 8, without opposite signs (with them, inner "
     "gradients are zero at the start); new data for every seed",
     full={"seeds": 20, "samples": 50, "minutes": 20.0},
@@ -206,7 +202,7 @@ _claim(
     "In the paper's width experiment the projection never acts.",
     ex.use_of_radius, between(0.0, 0.999, "share of the radius", "used", "allowed"),
     {"radius": 0.05}, quick=_PLAN._replace(seeds=4, samples=200),
-    control_plan=_small(seeds=3, steps=40, samples=20, width=16),
+    control_plan=_PLAN._replace(seeds=3, steps=40, samples=20, width=16),
     full={"seeds": 10, "steps": 4000, "samples": 5000, "minutes": 60.0},
 )  # fmt: skip
 _claim(
@@ -216,7 +212,7 @@ _claim(
     above(0.0, "powers of ten by which the plain loss is higher", "plain", "projected",
           revised=True),
     {"radius": 1e6}, quick=_PLAN._replace(steps=200, samples=50), full={"seeds": 20},
-    control_plan=_small(seeds=3, steps=20, samples=20, width=16),
+    control_plan=_PLAN._replace(seeds=3, steps=20, samples=20, width=16),
     setting="Gaussian labels, tokens of norm 4, radius 0.5, five times the step at which the "
     "linearised run turns unstable; mean loss of the last half" + ONE_DATA_SET,
 )  # fmt: skip
@@ -224,10 +220,11 @@ _claim(
     "projection_beats_decay",
     "At equal largest movement of a head, projection reaches a lower loss than decay to the "
     "start.",
-    ex.decay, above(0.0, "powers of ten by which the loss under decay is higher", "decay", "projection"),
+    ex.decay,
+    above(0.0, "powers of ten by which the loss under decay is higher", "decay", "projection"),
     {"swapped": True},
     quick=_PLAN._replace(steps=1000, samples=60, grid=(0.003, 0.01, 0.03, 0.1, 0.3), minutes=0.4),
-    control_plan=_small(seeds=3, steps=200, samples=20, grid=(0.01, 0.3), width=16),
+    control_plan=_PLAN._replace(seeds=3, steps=200, samples=20, grid=(0.01, 0.3), width=16),
     setting="Gaussian labels, radius 0.5, steps of 0.5" + ONE_DATA_SET,
     full={"seeds": 20, "steps": 10000, "minutes": 10.0},
 )  # fmt: skip
@@ -236,7 +233,7 @@ _claim(
     "Within half of the dual teacher's norm, training ends at a quarter of the labels' energy.",
     ex.knee, between(0.9, 1.1, "loss over that quarter", "loss", "expected"), {"share": 0.75},
     quick=_PLAN._replace(seeds=4, steps=800, samples=60, width=128, minutes=0.5),
-    control_plan=_small(seeds=3, steps=300, samples=20),
+    control_plan=_PLAN._replace(seeds=3, steps=300, samples=20),
     setting="dual-certified teacher on the student's own heads; new data for every seed",
     full={"seeds": 10, "steps": 3000, "width": 512, "minutes": 20.0},
 )  # fmt: skip
@@ -250,9 +247,10 @@ _claim(
 _claim(
     "mean_field_moves_the_kernel",
     "Dividing the output by the root of the heads, with steps to match, leaves the kernel regime.",
-    ex.mean_field, above(0.5, "powers of ten by which the kernel drifts further", "mean field", "kernel"),
+    ex.mean_field,
+    above(0.5, "powers of ten by which the kernel drifts further", "mean field", "kernel"),
     {"scale": 1.0}, quick=_PLAN._replace(seeds=4, steps=200, samples=40, minutes=0.3),
-    control_plan=_small(seeds=3, steps=10, samples=10, width=8),
+    control_plan=_PLAN._replace(seeds=3, steps=10, samples=10, width=8),
     full={"seeds": 10, "steps": 2000, "minutes": 5.0},
 )  # fmt: skip
 

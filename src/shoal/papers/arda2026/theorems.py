@@ -8,13 +8,11 @@ A and B bound the mean loss of a run, so they have no curve to draw beside the l
 the lower bound of C has one.
 """
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 
 from shoal import trees
 from shoal._typing import Any, Array, Float, Scalar
-from shoal.certificates import Certificate, Equality, Inequality
+from shoal.certificates import Certificate, Inequality
 from shoal.lab.setup import Setup
 from shoal.lab.theorem import ANY_METHOD, KERNEL_REGIME
 from shoal.linalg import norm_fro
@@ -41,9 +39,8 @@ def constants(
     num_heads: int,
     token_bound: Scalar = 1.0,
     query_bound: Scalar = 1.0,
-    sharper: bool = True,
 ) -> dict[str, Scalar]:
-    r"""Section 2 of the theory page: one column, basic or sharper.
+    r"""Section 2 of the theory page, the sharper column.
 
     ``largest_U`` is $\max_i\lVert U_{i0}\rVert$, actual or bounded in advance; ``nu`` the norms of
     the comparator's transport.
@@ -52,15 +49,9 @@ def constants(
     A, p, m = token_bound, query_bound, num_heads
     rho_c, rho_U, rho_W = radii
     B = largest_U + rho_U / m**0.5
-    AB = A**2 * p * B
-    if sharper:
-        L1 = s1 * jnp.maximum(A, AB)
-        bend = (A**3 * p**2 * B + jnp.sqrt((A**3 * p**2 * B) ** 2 + 4 * A**4 * p**2)) / 2
-        L2 = s2 * jnp.maximum(A**2, AB**2) + s1 * bend
-    else:
-        L1 = s1 * jnp.sqrt(A**2 + AB**2)
-        bend = A**3 * p**2 * B + jnp.sqrt((A**3 * p**2 * B) ** 2 + A**4 * p**2)
-        L2 = s2 * (A**2 + AB**2) + s1 * bend
+    AB, k = A**2 * p * B, A**3 * p**2 * B
+    L1 = s1 * jnp.maximum(A, AB)
+    L2 = s2 * jnp.maximum(A**2, AB**2) + s1 * (k + jnp.sqrt(k**2 + 4 * A**4 * p**2)) / 2
     P = (rho_U**2 + rho_W**2) ** 0.5
     Q = jnp.sqrt((rho_U + nu[1]) ** 2 + (rho_W + nu[2]) ** 2)
     return {
@@ -76,28 +67,18 @@ def constants(
     }
 
 
-def approximation_bound(
-    activation: Activation,
-    nu: Radii,
-    *,
-    num_heads: int,
-    num_samples: int,
-    delta: float = 0.05,
-    token_bound: Scalar = 1.0,
-    query_bound: Scalar = 1.0,
-    sharper: bool = True,
-) -> Float[Array, ""]:
-    r"""$B_{app}$ of lemma 5: transport fixed before the heads are drawn, probability 1 - delta."""
-    s0, s1 = activation.s0, activation.s1
-    turning = s1 * token_bound**2 * query_bound * nu[2]
-    rest = s0 * nu[0] + s1 * token_bound * nu[1]
-    root = jnp.sqrt(jnp.log(2 * num_samples / delta) / num_heads)
-    return (2 * (rest + 2 * turning) if sharper else 4 * (rest + turning)) * root
-
-
-def expected_largest_U(dim: int, num_heads: int, delta: float = 0.05) -> Float[Array, ""]:
-    r"""Exceeds all $\lVert U_{i0}\rVert$ with probability 1 - delta (Gaussian concentration)."""
-    return dim**0.5 + jnp.sqrt(2 * jnp.log(num_heads / (2 * delta)))
+def _worst_case(setup: Setup, nu: Radii) -> dict[str, Any]:
+    """The constants that hold for the whole set."""
+    setting = setup.setting
+    return constants(
+        setting.sigma,
+        largest_U=jnp.max(jnp.linalg.norm(setup.params0.U, axis=1)),
+        radii=setting.limits,
+        nu=nu,
+        num_heads=setting.num_heads,
+        token_bound=setting.token_bound * (1 + SLACK),
+        query_bound=setting.query_bound * (1 + SLACK),
+    )
 
 
 def bound_a(V0: Scalar, G: Scalar, D: Scalar, error: Scalar, step: Scalar, tau: Scalar) -> Any:
@@ -166,95 +147,59 @@ def _projected(setting: Any) -> bool:
 # ------------------------------------------------------------------------------- theorems A and B
 
 
-class _Numbers(NamedTuple):
-    """All that the conclusions of A and B compare."""
-
-    tau: Array
-    mean: Array  # Of the losses before the last.
-    best: Array
-    V0: Array
-    y_rms: Array
-    approximation: Array  # Measured at the comparator.
-    worst: dict[str, Any]
-    worst_error: Array
-    worst_D: Array
-    G2: Array  # Largest along the path.
-    error: Array
-    step: Scalar
-
-
-def _worst_case(setup: Setup, nu: Radii) -> dict[str, Scalar]:
-    setting = setup.setting
-    return constants(
-        setting.sigma,
-        largest_U=jnp.max(jnp.linalg.norm(setup.params0.U, axis=1)),
-        radii=setting.limits,
-        nu=nu,
-        num_heads=setting.num_heads,
-        token_bound=setting.token_bound * (1 + SLACK),
-        query_bound=setting.query_bound * (1 + SLACK),
-    )
-
-
-def _numbers(setup: Setup, run: Trajectory, there: Comparator) -> _Numbers:
+def _known(setup: Setup, run: Trajectory, there: Comparator) -> dict[str, Any]:
+    """All that the conclusions of A and B compare: measured at the start and along the path."""
     before, y = run.risk[:-1], setup.targets
     e = linearised(setup.network, setup.params0, setup.inputs, there.point) - y
-    approximation, y_rms = jnp.sqrt(jnp.mean(e**2)), jnp.sqrt(jnp.mean(y**2))
+    pairs = zip(there.point, setup.params0, strict=True)
+    return {
+        "mean loss": jnp.mean(before),
+        "best loss": jnp.min(before),
+        "V_0": sum((norm_fro(a - b) ** 2 for a, b in pairs), jnp.zeros(())),
+        "epsilon (path)": jnp.max(run.probes["path_error"][:-1]),
+        "G^2 (path)": jnp.max(run.probes["path_gradient"][:-1]),
+        "e_app": jnp.sqrt(jnp.mean(e**2)),
+        "y_rms": jnp.sqrt(jnp.mean(y**2)),
+        "eta": jnp.asarray(setup.step_size),
+        "tau": run.step[-1] * 1.0,
+    }
+
+
+def _worst_of_mean(setup: Setup, known: dict[str, Any], there: Comparator) -> dict[str, Any]:
+    """Constants of A and B that hold for the whole set."""
     inside = teachers.norms(teachers.transport_of(setup.params0, there.point))
     worst = _worst_case(setup, (inside["c"], inside["U"], inside["W"]))
     size = sum(r**2 for r in setup.setting.limits) ** 0.5
-    pairs = zip(there.point, setup.params0, strict=True)
-    return _Numbers(
-        tau=run.step[-1] * 1.0,
-        mean=jnp.mean(before),
-        best=jnp.min(before),
-        V0=sum((norm_fro(a - b) ** 2 for a, b in pairs), jnp.zeros(())),
-        y_rms=y_rms,
-        approximation=approximation,
-        worst=worst,
-        worst_error=worst["B_lin"] + worst["B_cof"] + approximation,
-        worst_D=worst["G"] * size + y_rms,
-        G2=jnp.max(run.probes["path_gradient"][:-1]),
-        error=jnp.max(run.probes["path_error"][:-1]),
-        step=setup.step_size,
-    )
+    return worst | {
+        "epsilon (worst case)": worst["B_lin"] + worst["B_cof"] + known["e_app"],
+        "D": worst["G"] * size + known["y_rms"],
+    }
 
 
 def _certificate(
-    n: _Numbers,
-    bound: Array,
-    hypotheses: dict[str, Inequality],
-    conclusions: dict[str, Inequality],
-    more: dict[str, Any],
     run: Trajectory,
+    hypotheses: dict[str, Inequality],
+    conclusions: dict[str, Any],
+    bound: Array,
+    known: dict[str, Any],
+    *more: dict[str, Any],
 ) -> Certificate:
-    known = {
-        "mean loss": n.mean,
-        "best loss": n.best,
-        "bound along the path": bound,
-        "bound along the path over mean loss": bound / n.mean,
-        "V_0": n.V0,
-        "epsilon (path)": n.error,
-        "G^2 (path)": n.G2,
-        "e_app": n.approximation,
-        "y_rms": n.y_rms,
-        "eta": jnp.asarray(n.step),
-        "tau": n.tau,
-    }
-    worst = {name: jnp.asarray(value) for name, value in n.worst.items()}
-    first = run.risk[0]
-    every_step: dict[str, Inequality | Equality] = {**conclusions, **_steps(n, run)}
+    first, best, mean, tau = run.risk[0], *(known[k] for k in ("best loss", "mean loss", "tau"))
+    told = {"mean loss": mean, "best loss": best, "bound along the path": bound}
+    told["bound along the path over mean loss"] = bound / mean
+    for part in (known, *more):
+        told |= part
     return Certificate(
         hypotheses,
-        every_step,
-        known | more | worst | {"epsilon (worst case)": n.worst_error, "D": n.worst_D},
-        predicted_rate=1 - (jnp.minimum(bound, first) / first) ** (1 / n.tau),
-        measured_rate=1 - (n.best / first) ** (1 / n.tau),
+        conclusions | _steps(run, known["eta"]),
+        told,
+        predicted_rate=1 - (jnp.minimum(bound, first) / first) ** (1 / tau),
+        measured_rate=1 - (best / first) ** (1 / tau),
     )
 
 
-def _steps(n: _Numbers, run: Trajectory) -> dict[str, Inequality]:
-    """The inequalities (5.1) and (6.1) of every step, with the constants of that step."""
+def _steps(run: Trajectory, step: Scalar) -> dict[str, Inequality]:
+    """The inequalities (5.1) and (5.2) of every step, with the constants of that step."""
     L = run.risk[:-1].astype(jnp.float64)
     e, G2, distance, descent, steepness = (
         run.probes[f"path_{name}"].astype(jnp.float64)
@@ -263,7 +208,7 @@ def _steps(n: _Numbers, run: Trajectory) -> dict[str, Inequality]:
     eps = jnp.finfo(run.risk.dtype).eps
     # what rounding may add; the first inequality is an equality where the error is zero
     blur = (1e-11 if run.risk.dtype == jnp.float64 else 1e3 * eps) * (1 + distance[:-1] + L)
-    gain = 4 * n.step * (L - e[:-1] * jnp.sqrt(L) - n.step * G2[:-1] * L)
+    gain = 4 * step * (L - e[:-1] * jnp.sqrt(L) - step * G2[:-1] * L)
     return {
         "descent: <grad L, phi - comparator> >= 2 L - 2 e sqrt(L)": Inequality(
             2 * L - 2 * e[:-1] * jnp.sqrt(L), descent[:-1] + blur
@@ -275,8 +220,9 @@ def _steps(n: _Numbers, run: Trajectory) -> dict[str, Inequality]:
     }
 
 
+_PATH_CONSTANTS = ("mean loss", "V_0", "epsilon (path)", "G^2 (path)", "eta", "tau")
 _OF_MEAN: dict[str, Any] = {
-    "source": "ours, after the main theorem of Arda et al. (2026); proof in docs/theory/arda2026.md",
+    "source": "ours, after the main theorem of Arda et al.; proof in docs/theory/arda2026.md",
     "probes": ("scaled_movement", "path"),
     "needs": ("scaled_movement_c", *PATH_PROBES),
     "covers": _projected,
@@ -291,17 +237,18 @@ _OF_MEAN: dict[str, Any] = {
 def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
     r"""$\bar L\le V_0/4\eta\tau+\eta G^2D^2+D\varepsilon$; the paper has $\eta=\tau^{-1/2}$."""
     there = comparator(setup)
-    n = _numbers(setup, run, there)
-    largest = jnp.sqrt(jnp.max(run.risk[:-1]))
-    on_path = bound_a(n.V0, jnp.sqrt(n.G2), largest, n.error, n.step, n.tau)
-    worst = bound_a(n.V0, n.worst["G"], n.worst_D, n.worst_error, n.step, n.tau)
+    known = _known(setup, run, there)
+    worst = _worst_of_mean(setup, known, there)
+    mean, V0, error, G2, eta, tau = (known[name] for name in _PATH_CONSTANTS)
+    on_path = bound_a(V0, jnp.sqrt(G2), jnp.sqrt(jnp.max(run.risk[:-1])), error, eta, tau)
+    bound = bound_a(V0, worst["G"], worst["D"], worst["epsilon (worst case)"], eta, tau)
     conclusions = {
-        "mean loss, constants measured along the path": Inequality(n.mean, on_path),
-        "mean loss, worst case": Inequality(n.mean, worst),
-        "loss never above D^2": Inequality(run.risk, jnp.square(n.worst_D)),
+        "mean loss, constants measured along the path": Inequality(mean, on_path),
+        "mean loss, worst case": Inequality(mean, bound),
+        "loss never above D^2": Inequality(run.risk, jnp.square(worst["D"])),
     }
-    more = {"bound in the worst case": worst}
-    return _certificate(n, on_path, _of_mean(setup, run, there), conclusions, more, run)
+    hypotheses, more = _of_mean(setup, run, there), {"bound in the worst case": bound}
+    return _certificate(run, hypotheses, conclusions, on_path, known, more, worst)
 
 
 @PAPER.theorem(
@@ -312,28 +259,29 @@ def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
 def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
     r"""$\sqrt{\bar L}\le\frac\varepsilon{2\kappa}+\sqrt{\ldots}$ where $\kappa=1-\eta G^2>0$."""
     there = comparator(setup)
-    n = _numbers(setup, run, there)
-    kappa, worst_kappa = 1 - n.step * n.G2, 1 - n.step * n.worst["G"] ** 2
-    on_path = bound_b(n.V0, jnp.sqrt(n.G2), n.error, n.step, n.tau)
-    short = (n.error + jnp.sqrt(n.error**2 + n.V0 / (2 * n.step * n.tau))) ** 2
-    simple = n.V0 / (n.step * n.tau) + 4 * n.error**2
-    worst = bound_b(n.V0, n.worst["G"], n.worst_error, n.step, n.tau)
+    known = _known(setup, run, there)
+    worst = _worst_of_mean(setup, known, there)
+    mean, V0, error, G2, eta, tau = (known[name] for name in _PATH_CONSTANTS)
+    kappa, worst_kappa = 1 - eta * G2, 1 - eta * worst["G"] ** 2
+    on_path = bound_b(V0, jnp.sqrt(G2), error, eta, tau)
+    simple = V0 / (eta * tau) + 4 * error**2
+    bound = bound_b(V0, worst["G"], worst["epsilon (worst case)"], eta, tau)
 
     def where(applies: Array, bound: Array) -> Inequality:
-        return Inequality(jnp.where(applies, n.mean, 0.0), jnp.where(applies, bound, 0.0))
+        return Inequality(jnp.where(applies, mean, 0.0), jnp.where(applies, bound, 0.0))
 
     halves = "mean loss, V_0 / (eta tau) + 4 epsilon^2 (where kappa >= 1/2)"
     conclusions = {
-        "mean loss, constants measured along the path": Inequality(n.mean, on_path),
+        "mean loss, constants measured along the path": Inequality(mean, on_path),
         halves: where(kappa >= 0.5, simple),
-        "mean loss, worst case (where eta G^2 < 1)": where(worst_kappa > 0, worst),
+        "mean loss, worst case (where eta G^2 < 1)": where(worst_kappa > 0, bound),
     }
     more = {
         "kappa (path)": kappa,
         "kappa (worst case)": worst_kappa,
-        "bound with kappa = 1/2": short,
+        "bound with kappa = 1/2": (error + jnp.sqrt(error**2 + V0 / (2 * eta * tau))) ** 2,
         "bound V_0 / (eta tau) + 4 epsilon^2": simple,
-        "bound in the worst case": worst,
+        "bound in the worst case": bound,
     }
     if run.average is not None:
         average = trees.cast(run.average, "float64")
@@ -341,18 +289,16 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
         lin = f - linearised(setup.network, setup.params0, setup.inputs, average)
         root, lin_rms = (jnp.sqrt(jnp.mean(e**2)) for e in (f - setup.targets, lin))
         worst_lin = jnp.max(run.probes["path_linearisation"][:-1])
-        conclusions["root of the loss at the averaged iterate"] = Inequality(
-            root, jnp.sqrt(n.mean) + worst_lin + lin_rms
-        )
+        key = "root of the loss at the averaged iterate"
+        conclusions[key] = Inequality(root, jnp.sqrt(mean) + worst_lin + lin_rms)
         more |= {
-            "root of the loss at the averaged iterate": root,
+            key: root,
             "linearisation error (path)": worst_lin,
             "linearisation error (average)": lin_rms,
         }
-    hypotheses = _of_mean(setup, run, there) | {
-        "step: 0 < kappa = 1 - eta G^2 (path)": Inequality(0.0, kappa)
-    }
-    return _certificate(n, on_path, hypotheses, conclusions, more, run)
+    positive = {"step: 0 < kappa = 1 - eta G^2 (path)": Inequality(0.0, kappa)}
+    hypotheses = _of_mean(setup, run, there) | positive
+    return _certificate(run, hypotheses, conclusions, on_path, known, more, worst)
 
 
 # -------------------------------------------------------------------------------------- theorem C
@@ -396,7 +342,7 @@ def theorem_c(setup: Setup, run: Trajectory) -> Certificate:
     fitted, root = jnp.sqrt(jnp.mean(residual**2)), jnp.sqrt(run.risk)
     blur = 1e3 * jnp.finfo(run.risk.dtype).eps * (jnp.sqrt(jnp.mean(y**2)) + 1)
     floor = jnp.full_like(root, jnp.maximum(bound - B_lin, 0.0))
-    conclusions: dict[str, Inequality | Equality] = {
+    conclusions: dict[str, Any] = {
         "the best linearised fit is not below": Inequality(bound * (1 - 1e-9), fitted + blur),
         "no iterate is below (worst case B_lin)": Inequality(floor, root, blur),
     }

@@ -10,17 +10,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Any, Array, Float, PRNGKeyArray, Scalar
+from shoal._typing import Any, Array, Float, PRNGKeyArray
 from shoal.models import Model
-from shoal.papers.arda2026.heads import (
-    Activation,
-    Weights,
-    attention,
-    shapes,
-    spec_of,
-    split,
-    twins,
-)
+from shoal.papers.arda2026 import heads
+from shoal.papers.arda2026.heads import Activation, Weights, attention, spec_of, split
 
 # ------------------------------------------------------------------------------------ recurrent
 
@@ -48,16 +41,6 @@ def recurrent(num_units: int, dim: int, activation: Activation) -> Model:
     return Model(spec_of(Units, w=(num_units,), u=(num_units, dim), c=(num_units,)), apply)
 
 
-def twin_units(key: PRNGKeyArray, spec: Any, recurrence: Scalar) -> Units:
-    """Recurrent weights of one size and either sign; Gaussian inputs; twins of opposite signs."""
-    half = spec.c.shape[0] // 2
-    key_w, key_u, key_c = jax.random.split(key, 3)
-    w = recurrence * jax.random.rademacher(key_w, (half,), spec.w.dtype)
-    u = jax.random.normal(key_u, (half, *spec.u.shape[1:]), spec.u.dtype)
-    c = jax.random.rademacher(key_c, (half,), spec.c.dtype)
-    return Units(*(jnp.concatenate(pair) for pair in ((w, w), (u, u), (c, -c))))
-
-
 # --------------------------------------------------------------------------------------- causal
 
 
@@ -72,7 +55,7 @@ def causal(num_heads: int, dim: int, activation: Activation) -> Model:
         g = jnp.einsum("mts,sd,md->tm", alpha, x, params.U)
         return (activation.value(g) @ params.c / len(params.c) ** 0.5)[:, None]
 
-    return Model(shapes(num_heads, dim), apply)
+    return Model(heads.shapes(num_heads, dim), apply)
 
 
 # ----------------------------------------------------------------------------------------- deep
@@ -114,7 +97,7 @@ def deep(num_layers: int, num_heads: int, dim: int, activation: Activation) -> M
 def deep_twins(key: PRNGKeyArray, spec: Any) -> Deep:
     """Twins in the last layer only; inner values of length about one."""
     key_last, key_W, key_U, key_V = jax.random.split(key, 4)
-    last = twins(key_last, Weights(spec.W, spec.U, spec.c))
+    last = heads.twins(key_last, Weights(spec.W, spec.U, spec.c))
     inner_W, inner_U, inner_V = (
         jax.random.normal(k, block.shape, block.dtype)
         for k, block in ((key_W, spec.inner_W), (key_U, spec.inner_U), (key_V, spec.inner_V))

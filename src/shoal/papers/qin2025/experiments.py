@@ -17,7 +17,6 @@ from shoal.lab.study import fresh_setup, trained
 from shoal.linalg import norm_fro
 from shoal.models import predict
 from shoal.papers.qin2025 import blocks
-from shoal.papers.qin2025.conditioning import conditioning, weyl
 from shoal.papers.qin2025.model import PAPER
 from shoal.theory import descent
 
@@ -54,9 +53,9 @@ def one_sequence(setup: Setup) -> dict[str, Array]:
     found = blocks.layers(setup.params0, X, setup.setting.form)
     S, attended = found.S[0], found.A[0]  # the setting has no residual
     kinds = {"S": S, "without": attended, "with": X + attended, "X": X}
-    seen = {name: conditioning(matrix) for name, matrix in kinds.items()}
+    seen = {name: blocks.conditioning(matrix) for name, matrix in kinds.items()}
     listed = {f"{k}_{name}": c[k] for name, c in seen.items() for k in ("condition", "sigma_min")}
-    return listed | {f"weyl_{k}": bound for k, bound in weyl(X, attended).items()}
+    return listed | {f"weyl_{k}": bound for k, bound in blocks.weyl(X, attended).items()}
 
 
 def attention(

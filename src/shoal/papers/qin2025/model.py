@@ -5,7 +5,6 @@ $c$ ``out_dim``, $L$ ``num_layers``; $s_{qk}, s_v, \dots$ are ``scale_qk``, ``sc
 The loss is $\tfrac12\sum_i\lVert F_i-Y_i\rVert_F^2$.
 """
 
-import math
 from typing import Annotated, ClassVar, Literal, Self
 
 import jax
@@ -21,9 +20,8 @@ from shoal.lab.setup import WEIGHTS, Setup, key_of
 from shoal.linalg import norm_fro, sigma_min
 from shoal.models import predict
 from shoal.papers.qin2025 import blocks, bounds
-from shoal.papers.qin2025.blocks import Form, Weights
+from shoal.papers.qin2025.blocks import Form, Weights, conditioning
 from shoal.papers.qin2025.bounds import Start
-from shoal.papers.qin2025.conditioning import centred_share, conditioning, token_cosine
 from shoal.problems import Problem
 from shoal.theory import descent
 from shoal.trees import size
@@ -111,8 +109,8 @@ class Qin(Setting):
     def params(self) -> Any:
         """Shapes of the weights."""
         L, d, k, m = self.num_layers, self.dim, self.key_dim, self.width
-        seen: Any = self.num_tokens * d if self.output == "whole" else d
-        shapes: Any = ((L, d, k), (L, d, k), (L, d, d), (L, d, m), (L, m, d), (seen, self.out_dim))
+        read = (self.num_tokens * d if self.output == "whole" else d, self.out_dim)
+        shapes: Any = ((L, d, k), (L, d, k), (L, d, d), (L, d, m), (L, m, d), read)
         return Weights(*shapes)
 
     def apply(self, params: Weights, x: Float[Array, "n d"]) -> Float[Array, "..."]:
@@ -184,8 +182,8 @@ class Qin(Setting):
 
     def has_dense_jacobian(self) -> bool:
         """Whether the Jacobian of all outputs is small enough to be formed."""
-        outputs = self.num_samples * math.prod(self.output_shape())
-        return outputs * size(self.spec()) <= DENSE_JACOBIAN
+        rows = self.num_samples * (self.num_tokens if self.output == "tokens" else 1)
+        return rows * self.out_dim * size(self.spec()) <= DENSE_JACOBIAN
 
     def sigma_jacobian(self, params: Weights, X: Float[Array, "N n d"]) -> Float[Array, ""]:
         r"""$\sigma_p(J)$ of all outputs by SVD; 0, a valid bound, if $J$ is too large to form."""
@@ -216,7 +214,7 @@ class Qin(Setting):
         """Conditioning of every layer's attention output, the matrix of the theorem."""
         A = self.attended(params, X)
         found = jax.lax.map(lambda a: conditioning(a.reshape(-1, a.shape[-1])), A)
-        return found | {"centred_share": jax.vmap(centred_share)(A)}
+        return found | {"centred_share": jax.vmap(blocks.centred_share)(A)}
 
     def probes(self, setup: Setup) -> dict[str, Probe]:
         """The paper's own probes; `probe_sentences` says what they are."""
@@ -240,7 +238,7 @@ class Qin(Setting):
         found: dict[str, Probe] = {
             "conditioning": lambda params: self.stacked_conditioning(params, X),
             "conditioning_each": each,
-            "token_cosine": lambda params: jax.vmap(token_cosine)(self.attended(params, X)),
+            "token_cosine": lambda params: jax.vmap(blocks.token_cosine)(self.attended(params, X)),
             "routes": routes,
         }
         has_rate = kernel is not None and setup.step_size is not None

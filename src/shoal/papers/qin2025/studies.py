@@ -5,7 +5,7 @@ abstract in our words, and every setting is ours. Rules were written down before
 where one was changed after a first look, it says so.
 """
 
-import functools
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from shoal.lab.setup import paper_setup
 from shoal.lab.theorem import certify
 from shoal.lab.visit import Visit, number
 from shoal.papers.qin2025 import experiments
-from shoal.papers.qin2025.experiments import MOST, attention, certified_reach, depths, risk_left
+from shoal.papers.qin2025.experiments import MOST, at_start, attention, certified_reach, depths
 from shoal.papers.qin2025.model import PAPER
 
 COMMON_STEP, SMALL_STEP = 0.01, 0.003
@@ -29,21 +29,17 @@ STEPS = tuple(np.geomspace(1e-3, 0.3, 11).tolist())
 # ------------------------------------------------------------------------------- what is measured
 
 CURED = tuple((n, *s) for n in (8, 16, 32) for s in ((0.25, 0.1), (1.0, 0.5), (2.0, 1.0)))
-"""Tokens, score scale and value scale."""
+CORRELATED = ((16, 1.0, 0.5, 0.99),)
+"""Tokens, score scale, value scale and correlation."""
 
 
-def _least_cured(plan: Plan) -> Measurement:
+def _cured(plan: Plan, settings: tuple) -> Measurement:
     """Condition numbers without and with the residual, in the setting where it helps least."""
-    found = [attention(plan.seeds, *setting) for setting in CURED]
+    found = [attention(plan.seeds, *setting) for setting in settings]
     without = np.stack([f["condition_without"] for f in found])
     with_it = np.stack([f[plan.get("kind", "condition_with")] for f in found])
     least = np.argmin(np.log10(without / with_it), axis=0), np.arange(plan.seeds)
     return log10_ratio(without[least], with_it[least])
-
-
-def _correlated(plan: Plan) -> Measurement:
-    found = attention(plan.seeds, 16, 1.0, 0.5, 0.99)
-    return log10_ratio(found["condition_without"], found[plan.get("kind", "condition_with")])
 
 
 def _over_tokens(plan: Plan) -> Measurement:
@@ -57,16 +53,11 @@ def _logits(plan: Plan, scale: float) -> Measurement:
     return log10_ratio(one["condition_S"], other["condition_S"])
 
 
-def _deep_condition(plan: Plan, one: str, other: str) -> Measurement:
+def _deep(plan: Plan, kind: str, one: str, other: str) -> Measurement:
+    """A measure of a deep layer with one choice of residuals over that with another."""
     modes = (plan.get("residual", one), other)
-    found = (depths(plan.seeds, mode)["condition"][:, plan.layers - 1] for mode in modes)
-    return log10_ratio(*(np.minimum(condition, MOST) for condition in found))
-
-
-def _collapse(plan: Plan) -> Measurement:
-    modes = ("both", plan.get("residual", "none"))
-    found = (depths(plan.seeds, mode)["centred_share"][:, plan.layers - 1] for mode in modes)
-    return log10_ratio(*(np.maximum(share, 1 / MOST) for share in found))
+    found = (depths(plan.seeds, mode)[kind][:, plan.layers - 1] for mode in modes)
+    return log10_ratio(*(np.clip(values, 1 / MOST, MOST) for values in found))
 
 
 def _collapse_speed(plan: Plan) -> Measurement:
@@ -77,22 +68,20 @@ def _collapse_speed(plan: Plan) -> Measurement:
     return comparison(late, early, late / early)
 
 
-def _common_step(plan: Plan, slow: str, fast: str, step: float = COMMON_STEP, **values: Any) -> Any:
-    """Risk left with one choice of residuals over that with another, at one step for both."""
-    sizes = (plan.seeds, plan.get("step", step), plan.steps)
-    values["num_layers"] = plan.layers
-    return log10_ratio(*(risk_left(*sizes, residual=mode, **values) for mode in (slow, fast)))
+def _faster(plan: Plan, slow: dict, fast: dict, step: Any = COMMON_STEP, **values: Any) -> Any:
+    """Risk left on the slow side over that on the fast one, which a control changes."""
+    changed = dict(plan.control)
+    step, values["num_layers"] = changed.pop("step", step), plan.layers
+    sides = (values | slow, values | fast | changed)
+    return log10_ratio(
+        *(experiments.risk_left(plan.seeds, step, plan.steps, **side) for side in sides)
+    )
 
 
 def _own_step(plan: Plan) -> Measurement:
     sizes = (plan.seeds, plan.get("steps", STEPS), plan.steps)
     found = (experiments.risk_by_step(*sizes, residual=mode) for mode in ("none", "both"))
     return log10_ratio(*(left.min(axis=1) for left in found))
-
-
-def _by_depth(plan: Plan) -> Measurement:
-    sizes = (plan.seeds, plan.get("step", SMALL_STEP), plan.steps)
-    return log10_ratio(*(risk_left(*sizes, num_layers=L) for L in (1, plan.layers)))
 
 
 def _local_rate(plan: Plan) -> Measurement:
@@ -119,9 +108,7 @@ def _sharpness_growth(plan: Plan) -> Measurement:
     """Sharpness at a depth over that of one layer: plain branches against scaled ones."""
 
     def growth(scale: str) -> np.ndarray:
-        sharp = functools.partial(
-            experiments.at_start, experiments.top_hessian, plan.seeds, residual_scale=scale
-        )
+        sharp = partial(at_start, experiments.top_hessian, plan.seeds, residual_scale=scale)
         return sharp(num_layers=plan.layers) / sharp(num_layers=1)
 
     return log10_ratio(growth(plan.get("residual_scale", "one")), growth("depth"))
@@ -136,14 +123,6 @@ def _conservative(plan: Plan) -> Measurement:
     """Share of the residual lost per step by the kernel at the start, over theorem D's."""
     found = certified_reach(plan.seeds, plan.get("share", 1.0))  # a small residual, a small ball
     return log10_ratio(1 - np.abs(1 - found["step"] * found["lambda_min"]), found["lost"])
-
-
-def _realizable(plan: Plan) -> Measurement:
-    """More tokens than dimensions: random targets against those of a teacher."""
-    kinds = ("gaussian", plan.get("labels", "teacher"))
-    sizes = {"num_samples": 8, "num_tokens": 12}
-    left = (risk_left(plan.seeds, None, plan.steps, labels=kind, **sizes) for kind in kinds)
-    return log10_ratio(*left)
 
 
 # ---------------------------------------------------------------------------------------- claims
@@ -165,28 +144,30 @@ _DEEP = Plan(seeds=20, layers=4, minutes=0.1)
 _RUNS = Plan(seeds=5, steps=500, minutes=0.1)
 _SHORT = Plan(seeds=3, steps=50)
 _FROZEN = {"step": FROZEN_STEP}
+TALL: dict[str, Any] = {"num_samples": 8, "num_tokens": 12}
 SIDES = ("without", "with")
 
 
-def _claim(
-    key: str, said: str, measure: Any, rule: Any, where: str, plan: Plan, **more: Any
-) -> None:
+NONE, BOTH = {"residual": "none"}, {"residual": "both"}
+
+
+def _claim(key: str, said: str, measure: Any, rule: Any, at: str, plan: Plan, **more: Any) -> None:
     full = {"seeds": 30, "minutes": 2.0} if plan.seeds == 5 else {"seeds": 10 * plan.seeds}
-    PAPER.claim(key, said, measure, None, rule, setting=where, quick=plan, full=full, **more)
+    PAPER.claim(key, said, measure, None, rule, setting=at, quick=plan, full=full, **more)
 
 
 # fmt: off
 _claim(
     "residual_cures_conditioning",
     "The residual connection cures the ill-conditioning of attention's output.",
-    _least_cured, above(1.0, f"{KAPPA}, where the residual helps least", *SIDES),
+    partial(_cured, settings=CURED), above(1.0, f"{KAPPA}, where the residual helps least", *SIDES),
     f"{SEQUENCE}; 8, 16 and 32 tokens; score and value scales 0.25/0.1, 1/0.5 and 2/1",
     _START, control={"kind": "condition_without"}, source=SUMMARY,
 )
 _claim(
     "residual_cures_correlated_tokens",
     "The residual cures attention's output even if tokens have correlation 0.99.",
-    _correlated, above(1.0, KAPPA, *SIDES),
+    partial(_cured, settings=CORRELATED), above(1.0, KAPPA, *SIDES),
     f"{SEQUENCE}; 16 tokens, score scale 1, value scale 0.5",
     _START, control={"kind": "condition_without"},
 )
@@ -199,44 +180,44 @@ _claim(
 )
 _claim(
     "small_logits_hurt", "Without residual, small scores make attention ill-conditioned.",
-    functools.partial(_logits, scale=0.25), above(1.0, KAPPA, "score scale 0.25", "score scale 1"),
+    partial(_logits, scale=0.25), above(1.0, KAPPA, "score scale 0.25", "score scale 1"),
     f"{SEQUENCE}; 16 tokens", _START, control={"scale": 1.0},
 )
 _claim(
     "large_logits_hurt", "Without residual, large scores make attention ill-conditioned, too.",
-    functools.partial(_logits, scale=2.0), above(0.5, KAPPA, "score scale 2", "score scale 1"),
+    partial(_logits, scale=2.0), above(0.5, KAPPA, "score scale 2", "score scale 1"),
     f"{SEQUENCE}; 16 tokens", _START, control={"scale": 1.0},
 )
 _claim(
     "the_residual_around_attention_matters",
     "Of the two residuals, the one around attention keeps the rank with depth.",
-    functools.partial(_deep_condition, one="feed_forward", other="attention"),
+    partial(_deep, kind="condition", one="feed_forward", other="attention"),
     above(3.0, f"{KAPPA} in layer 4", "feed-forward residual alone", "attention's alone"),
     f"{LAYERS}; beyond 1e16 counts as 1e16", _DEEP, control={"residual": "attention"},
 )
 _claim(
     "the_feedforward_residual_holds_the_scale",
     "The residual around the feed-forward layer then keeps the conditioning with depth.",
-    functools.partial(_deep_condition, one="attention", other="both"),
+    partial(_deep, kind="condition", one="attention", other="both"),
     above(0.5, f"{KAPPA} in layer 8", "attention's residual alone", "both"),
-    LAYERS, _DEEP._replace(layers=8), control={"residual": "both"},
+    LAYERS, _DEEP._replace(layers=8), control=BOTH,
 )
 _claim(
-    "rank_collapses_without_residuals",
-    "Without residuals tokens become equal within a few layers.",
-    _collapse, above(3.0, "orders of the tokens' share beside their mean", "with", "without"),
-    f"{LAYERS}; layer 3", _DEEP._replace(layers=3), control={"residual": "both"},
+    "rank_collapses_without_residuals", "Without residuals tokens become equal in a few layers.",
+    partial(_deep, kind="centred_share", one="both", other="none"),
+    above(3.0, "orders of the share of tokens that is not their mean, layer 3", "with", "without"),
+    LAYERS, _DEEP._replace(layers=3), control=NONE,
 )
 _claim(
     "collapse_accelerates", "The collapse is faster than geometric.",
     _collapse_speed, above(1.5, "ratio of orders lost", "layers 2 to 3", "layers 1 to 2"),
-    f"{LAYERS}; tokens' share beside their mean, without residuals",
+    f"{LAYERS}; share of tokens that is not their mean, without residuals",
     _DEEP._replace(layers=3), control={"swapped": True},
 )
 _claim(
     "residual_trains_faster_at_one_step",
     "At one step for both, training converges faster with residuals.",
-    functools.partial(_common_step, slow="none", fast="both"), above(1.0, LOSS, *SIDES),
+    partial(_faster, slow=NONE, fast=BOTH), above(1.0, LOSS, *SIDES),
     f"{STEPPED} 0.01", _RUNS, control=_FROZEN, control_plan=_SHORT, source=SUMMARY,
 )
 _claim(
@@ -249,33 +230,33 @@ _claim(
 _claim(
     "relu_trains_faster_with_residual",
     "Training converges faster with residuals for ReLU, too, which the theorems do not cover.",
-    functools.partial(_common_step, slow="none", fast="both", activation="relu"), above(1.0, LOSS, *SIDES),
+    partial(_faster, slow=NONE, fast=BOTH, activation="relu"), above(1.0, LOSS, *SIDES),
     f"{STEPPED} 0.01".replace("smooth leaky", "ReLU"), _RUNS, control=_FROZEN, control_plan=_SHORT,
 )
 _claim(
     "causal_trains_faster_with_residual",
     "Training converges faster with residuals in the causal (decoder) form, too.",
-    functools.partial(_common_step, slow="none", fast="both", causal=True), above(1.0, LOSS, *SIDES),
+    partial(_faster, slow=NONE, fast=BOTH, causal=True), above(1.0, LOSS, *SIDES),
     f"{STEPPED} 0.01, causal", _RUNS, control=_FROZEN, control_plan=_SHORT,
 )
 _claim(
     "attention_residual_alone_trains",
     "For training, too, the residual around attention is the one that matters.",
-    functools.partial(_common_step, slow="feed_forward", fast="attention"),
+    partial(_faster, slow={"residual": "feed_forward"}, fast={"residual": "attention"}),
     above(1.0, LOSS, "feed-forward residual alone", "attention's alone"),
     f"{STEPPED} 0.01", _RUNS, control=_FROZEN, control_plan=_SHORT,
 )
 _claim(
     "deep_networks_need_residuals", "Six layers train with residuals and not without.",
-    functools.partial(_common_step, slow="none", fast="both", step=SMALL_STEP), above(3.0, LOSS, *SIDES),
+    partial(_faster, slow=NONE, fast=BOTH, step=SMALL_STEP), above(3.0, LOSS, *SIDES),
     f"{STEPPED} 0.003", _RUNS._replace(layers=6, minutes=0.3),
     control=_FROZEN, control_plan=_SHORT._replace(layers=6),
 )
 _claim(
     "depth_speeds_training_with_residuals", "With residuals, more layers train faster at one step.",
-    _by_depth, above(1.0, LOSS, "1 layer", "4 layers"),
-    f"{STEPPED} 0.003", _RUNS._replace(layers=4, minutes=0.2),
-    control=_FROZEN, control_plan=_SHORT._replace(layers=4),
+    partial(_faster, slow={"num_layers": 1}, fast={}, step=SMALL_STEP),
+    above(1.0, LOSS, "1 layer", "4 layers"), f"{STEPPED} 0.003",
+    _RUNS._replace(layers=4, minutes=0.2), control=_FROZEN, control_plan=_SHORT._replace(layers=4),
 )
 _claim(
     "smallest_eigenvalue_gives_the_rate",
@@ -297,14 +278,14 @@ _claim(
 _claim(
     "two_over_sharpness_limits_the_step",
     "With residuals, 2 / sharpness at the start is the longest step that trains.",
-    functools.partial(_step_limit, residual="both"), between(0.5, 2.0, LONGEST),
-    f"{TRAINED}; 120 steps", _RUNS._replace(steps=120), control={"residual": "none"},
+    partial(_step_limit, residual="both"), between(0.5, 2.0, LONGEST, "measured", "limit"),
+    f"{TRAINED}; 120 steps", _RUNS._replace(steps=120), control=NONE,
 )
 _claim(
     "two_over_sharpness_without_residuals",
     "Without residuals, too, 2 / sharpness at the start is the longest step that trains.",
-    functools.partial(_step_limit, residual="none"), between(0.5, 2.0, LONGEST),
-    f"{TRAINED}; 120 steps", _RUNS._replace(steps=120), control={"residual": "none"},
+    partial(_step_limit, residual="none"), between(0.5, 2.0, LONGEST, "measured", "limit"),
+    f"{TRAINED}; 120 steps", _RUNS._replace(steps=120), control=NONE,
 )
 _claim(
     "scaled_branches_keep_the_sharpness",
@@ -318,7 +299,7 @@ _claim(
     "residual_widens_the_certificate",
     "Theorem D certifies much larger initial errors with residuals.",
     _certified, above(3.0, "orders of r_max over the output's size", "with", "without"),
-    f"{SMALL}; r_max is the largest residual that the better of both routes certifies", _RUNS, control={"residual": "none"},
+    f"{SMALL}; r_max is the largest residual that the better route certifies", _RUNS, control=NONE,
 )
 _claim(
     "the_certificate_is_conservative",
@@ -329,7 +310,8 @@ _claim(
 _claim(
     "realizable_targets_are_easier",
     "With more tokens than dimensions, a teacher's targets are fitted better than random ones.",
-    _realizable, above(0.5, LOSS, "random", "teacher"),
+    partial(_faster, slow={"labels": "gaussian"}, fast={"labels": "teacher"}, step=None, **TALL),
+    above(0.5, LOSS, "random", "teacher"),
     "8 sequences of 12 Gaussian tokens of scale 0.5, dim 32, width 64; 500 steps of half of 1 / "
     "lambda_max of each seed's kernel",
     _RUNS._replace(minutes=0.3), control={"labels": "gaussian"}, control_plan=_SHORT,
@@ -343,9 +325,8 @@ NEAR = experiments.SMALL | {"num_layers": 2, "labels": "near", "near_error": 1e-
 
 
 def _visited(residual: str) -> tuple[Run, dict[str, Any]]:
-    run = train(
-        paper_setup(PAPER, NEAR | {"residual": residual}), probes=("distance", "conditioning")
-    )
+    setup = paper_setup(PAPER, NEAR | {"residual": residual})
+    run = train(setup, probes=("distance", "conditioning"))
     found = certify(run, "theorem_d")
     return run, {
         "residual": residual,
@@ -361,30 +342,32 @@ def _visited(residual: str) -> tuple[Run, dict[str, Any]]:
 def visit() -> Visit:
     """Two layers with and without residuals: conditioning, and what theorem D certifies."""
     runs, rows = zip(*map(_visited, ("both", "none")), strict=True)
-    words = "\n".join(
-        f"{'With' if row['residual'] == 'both' else 'Without'} residuals the second layer's "
-        f"attention output has condition number {number(row['condition'])}, and theorem_d "
-        f"certifies initial errors up to {number(row['r_max'])}: {row['verdict']}."
-        for row in rows
-    )
-    shown = ("condition", "r_max", "r_0", "risk_left")
+    said = [
+        f"{word} residuals the second layer's attention output has condition number "
+        f"{number(row['condition'])}, and theorem_d certifies initial errors up to "
+        f"{number(row['r_max'])}: {row['verdict']}."
+        for word, row in zip(("With", "Without"), rows, strict=True)
+    ]
+    labels = [f"residuals: {row['residual']}" for row in rows]
     curves = tuple(
-        band(f"residuals: {row['residual']}", run.step, run.risk / run.risk[:, :1])
-        for row, run in zip(rows, runs, strict=True)
+        band(label, run.step, run.risk / run.risk[:, :1])
+        for label, run in zip(labels, runs, strict=True)
     )
     return Visit(
         title="what residuals do to two layers",
         rows=list(rows),
         head=("residuals", "layers", "condition number", "r_max", "|r_0|", "risk left", "verdict"),
         cells=[
-            (row["residual"], str(row["layers"]), *(number(row[k]) for k in shown), row["verdict"])
+            tuple(number(x) if isinstance(x, float) else str(x) for x in row.values())
             for row in rows
         ],
-        words=words,
+        words="\n".join(said),
         about="softmax makes attention's output ill-conditioned, residual connections cure it, and "
         "the speed of training follows its singular values.",
         panels=(Panel("at one step for both", "step", "risk over its start", curves),),
-        verdicts=tuple((f"theorem_d, residuals: {r['residual']}", r["verdict"]) for r in rows),
+        verdicts=tuple(
+            (f"theorem_d, {label}", row["verdict"]) for label, row in zip(labels, rows, strict=True)
+        ),
     )
 
 

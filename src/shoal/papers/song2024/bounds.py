@@ -55,7 +55,7 @@ class Bounds(NamedTuple):
     r"""Bounds of the derivatives of attention weights, for any query.
 
     ``scores(n, d, tau)`` are the constants of lemma 3. ``turning(U, K, tau)`` are $\beta_i$, the
-    Lipschitz constant of $J_{ik}=\partial m_{ik}/\partial q_{ik}$, and $j_i$, the bound of its norm.
+    Lipschitz constant of $J_{ik}=\partial m_{ik}/\partial q_{ik}$, and $j_i$, the bound of that.
     """
 
     scores: Callable[[int, int, Scalar], ScoreBounds]
@@ -90,11 +90,7 @@ SOFTMAX = Bounds(_softmax_scores, _softmax_turning)
 GAUSSIAN = Bounds(_gaussian_scores, _gaussian_turning)
 PROVED = {"softmax": SOFTMAX, "gaussian": GAUSSIAN}
 """The kernels that theorems 2 and 3 cover."""
-RULE_OF_THUMB = {
-    "normalised_gaussian": SOFTMAX,
-    "exponential": SOFTMAX,
-    "mean_gaussian": GAUSSIAN,
-}
+RULE_OF_THUMB = {"normalised_gaussian": SOFTMAX, "exponential": SOFTMAX, "mean_gaussian": GAUSSIAN}
 """Bounds that other kernels borrow, for a default step only."""
 
 

@@ -57,14 +57,14 @@ def shapes(
     """Shapes of all weights; ``rows`` is the size of the vocabulary or of a token vector."""
     L, H, D, m, C, k = num_layers, num_heads, width, hidden, 2, width // num_heads
     scores, bias = (L, H, D, k), (L, H, k)
-    listed: Any = dict(
-        E=(rows, D), P=(positions, D),
-        W_Q=scores, W_K=scores, W_V=scores, W_O=(L, H, k, D),
-        b_Q=bias, b_K=bias, b_V=bias, b_O=(L, D),
-        W_1=(L, D, m), b_1=(L, m), W_2=(L, m, D), b_2=(L, D),
-        gain=(L, 2, D), shift=(L, 2, D), last_gain=(D,), last_shift=(D,),
-        W_H=(D, m), b_H=(m,), W_C=(m, C), b_C=(C,),
-    )  # fmt: skip
+    listed: Any = {
+        "E": (rows, D), "P": (positions, D),
+        "W_Q": scores, "W_K": scores, "W_V": scores, "W_O": (L, H, k, D),
+        "b_Q": bias, "b_K": bias, "b_V": bias, "b_O": (L, D),
+        "W_1": (L, D, m), "b_1": (L, m), "W_2": (L, m, D), "b_2": (L, D),
+        "gain": (L, 2, D), "shift": (L, 2, D), "last_gain": (D,), "last_shift": (D,),
+        "W_H": (D, m), "b_H": (m,), "W_C": (m, C), "b_C": (C,),
+    }  # fmt: skip
     return Weights(**listed)
 
 
@@ -184,9 +184,7 @@ def class_scores(params: Weights, x: Float[Array, "n d"], design: Design) -> Flo
     return hidden @ params.W_C + params.b_C
 
 
-def last_features(
-    params: Weights, X: Float[Array, "N n d"], design: Design
-) -> Float[Array, "R C"]:
+def last_features(params: Weights, X: Float[Array, "N n d"], design: Design) -> Float[Array, "R C"]:
     r"""$B=[S_1X|\dots|S_HX]$ of the last layer, $X$ the tokens that enter its attention."""
 
     def one(x: Float[Array, "n d"]) -> Float[Array, "n C"]:

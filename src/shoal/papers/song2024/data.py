@@ -1,14 +1,14 @@
 """Data of song2024: synthetic tokens, the trap, and real text and pictures for both models."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from shoal import pathfinder, problems, reviews
-from shoal._typing import Array, Float, PRNGKeyArray
+from shoal._typing import Array, Callable, Float, PRNGKeyArray
 from shoal.errors import InputError
 from shoal.files import cache_folder
 from shoal.models import predict
@@ -20,41 +20,30 @@ SIDE = 32
 """Pixels along a side of a Pathfinder image."""
 
 
-class Labelled(NamedTuple):
-    """Sequences with two classes, split: rows of numbers, or numbers of a vocabulary."""
-
-    train: np.ndarray  # (samples, tokens, numbers)
-    train_labels: np.ndarray
-    test: np.ndarray
-    test_labels: np.ndarray
-    vocabulary: int  # 0 if tokens are vectors
-
-
 def sizes_of(setting: Any) -> dict[str, int]:
     """Number of tokens, and of numbers in a token, of a real problem."""
     if setting.problem == "digits":
         return {"num_tokens": 8, "dim": 8}
     if setting.problem == "pathfinder":
-        if SIDE % setting.patch:
-            given = f"patch={setting.patch}"
-            msg = f"{given} does not divide Pathfinder's side of {SIDE}; try 1, 2, 4 or 8."
+        patch = setting.patch
+        if SIDE % patch:
+            msg = f"{patch=} does not divide Pathfinder's side of {SIDE}; try 1, 2, 4 or 8."
             raise InputError(msg)
-        return {"num_tokens": (SIDE // setting.patch) ** 2, "dim": setting.patch**2}
+        return {"num_tokens": (SIDE // patch) ** 2, "dim": patch**2}
     return {"num_tokens": 256, "dim": 1}
 
 
-def check(setting: Any, problem: Problem, vocabulary: int) -> None:
+def check(setting: Any, problem: Problem) -> None:
     """Refuse class numbers and tokens from outside that the classifier does not know."""
-    y, X = np.asarray(problem.y), np.asarray(problem.X)
+    y, X, most = np.asarray(problem.y), np.asarray(problem.X), reviews.VOCABULARY
     if not np.isin(y, (0.0, 1.0)).all():
         msg = f"y holds {np.unique(y)[:4].tolist()}...; expected the class numbers 0 and 1."
         raise InputError(msg)
-    if not vocabulary:
-        return
-    if X.shape[2] != 1 or (np.round(X) != X).any() or X.min() < 0 or X.max() >= vocabulary:
+    known = X.shape[2] == 1 and (np.round(X) == X).all() and X.min() >= 0 and X.max() < most
+    if setting.has_vocabulary and not known:
         msg = (
             f"X has shape {X.shape} and values from {X.min():g} to {X.max():g}; with "
-            f"problem={setting.problem} tokens are whole numbers 0 .. {vocabulary - 1} of shape "
+            f"problem={setting.problem} tokens are whole numbers 0 .. {most - 1} of shape "
             "(samples, tokens, 1); for vectors set problem=digits."
         )
         raise InputError(msg)
@@ -63,69 +52,49 @@ def check(setting: Any, problem: Problem, vocabulary: int) -> None:
 # ---------------------------------------------------------------------------------- real data
 
 
-def labelled(setting: Any) -> Labelled:
-    """The real data of a setting (kept, since training and held-out data come from one split)."""
-    return _labelled(
-        setting.problem,
-        (setting.num_samples, setting.test_samples),
-        setting.num_tokens,
-        setting.patch,
-        setting.difficulty,
-        setting.classes,
-        setting.data_seed,
-    )
+@functools.lru_cache(maxsize=2)
+def labelled(setting: Any) -> tuple[Problem, Problem]:
+    """Real sequences with class numbers 0 and 1, for training and held out.
 
-
-@functools.lru_cache(maxsize=4)
-def _labelled(
-    problem: str,
-    counts: tuple[int, int],
-    length: int,
-    patch: int,
-    difficulty: str,
-    classes: str,
-    seed: int,
-) -> Labelled:
-    if problem == "pathfinder":
-        return _pictures(*counts, patch, difficulty, seed)
-    if problem == "digits":
+    Kept, since both parts come from one split.
+    """
+    counts, seed = (setting.num_samples, setting.test_samples), setting.data_seed
+    if setting.problem == "pathfinder":
+        made = pathfinder.dataset(
+            sum(counts), setting.difficulty, seed, cache_folder() / "pathfinder"
+        )
+        X, labels = _picture_tokens(setting, made.images), made.labels
+        test, train = np.split(np.arange(len(labels)), [counts[1]])
+    elif setting.problem == "digits":
         images, digits = problems.handwritten_digits()
-        negative, positive = problems.two_classes(classes, np.unique(digits))
+        negative, positive = problems.two_classes(setting.classes, np.unique(digits))
         keep = np.flatnonzero((digits == negative) | (digits == positive))
-        rows, labels = images[keep], (digits[keep] == positive).astype(int)
+        X, labels = images[keep], (digits[keep] == positive).astype(int)
         train, test = reviews.split(labels, *counts, seed)
-        return Labelled(rows[train], labels[train], rows[test], labels[test], 0)
-    found = reviews.reviews(problem)
-    parts = reviews.split(found.labels, *counts, seed)
-    tokens = [reviews.byte_tokens([found.texts[i] for i in part], length) for part in parts]
-    labels = [found.labels[part] for part in parts]
-    return _numbered(tokens[0], labels[0], tokens[1], labels[1])
+    else:
+        texts, labels = reviews.reviews(setting.problem)
+        train, test = reviews.split(labels, *counts, seed)
+        X = np.zeros((len(texts), setting.num_tokens, 1), np.int32)
+        for part in (train, test):
+            X[part, :, 0] = reviews.byte_tokens([texts[i] for i in part], setting.num_tokens)
+
+    def problem(rows: np.ndarray) -> Problem:
+        return Problem(jnp.asarray(X[rows], float), jnp.asarray(labels[rows], float))
+
+    return problem(train), problem(test)
 
 
-def _numbered(
-    train: np.ndarray, train_labels: np.ndarray, test: np.ndarray, test_labels: np.ndarray
-) -> Labelled:
-    """Token numbers as sequences of one number each."""
-    return Labelled(
-        train[..., None], train_labels, test[..., None], test_labels, reviews.VOCABULARY
-    )
-
-
-def _pictures(num_train: int, num_test: int, patch: int, difficulty: str, seed: int) -> Labelled:
-    made = pathfinder.dataset(num_train + num_test, difficulty, seed, cache_folder() / "pathfinder")
-    labels = made.labels[num_test:], made.labels[:num_test]
-    if patch == 1:
-        pixels = made.images.reshape(len(made.images), -1).astype(np.int32) + 1
-        return _numbered(pixels[num_test:], labels[0], pixels[:num_test], labels[1])
-    pieces = np.asarray(problems.patches(jnp.asarray(made.images / 255.0, float), patch))
-    return Labelled(pieces[num_test:], labels[0], pieces[:num_test], labels[1], 0)
+def _picture_tokens(setting: Any, images: np.ndarray) -> np.ndarray:
+    """Pixels as numbers of a vocabulary, or patches as vectors."""
+    if setting.has_vocabulary:
+        return images.reshape(len(images), -1, 1).astype(np.int32) + 1
+    return np.asarray(problems.patches(jnp.asarray(images / 255.0, float), setting.patch))
 
 
 def classified(setting: Any, *, held_out: bool) -> Problem | None:
     """Training or held-out data for the classifier: token numbers or vectors, and class numbers."""
-    found = labelled(setting)
-    X, y = (found.test, found.test_labels) if held_out else (found.train, found.train_labels)
-    return Problem(jnp.asarray(X, float), jnp.asarray(y, float)) if len(X) else None
+    found = labelled(setting)[held_out]
+    return found if len(found.y) else None
 
 
 def embedded(setting: Any, key: PRNGKeyArray) -> Problem:
@@ -134,24 +103,22 @@ def embedded(setting: Any, key: PRNGKeyArray) -> Problem:
     Bytes become $E[\mathrm{byte}] + P[\mathrm{position}]$: such additive embeddings have at most
     (distinct bytes) + n - 1 independent rows, whatever their dimension.
     """
-    found = labelled(setting)
-    if found.vocabulary:
-        tokens = jax.nn.one_hot(found.train[..., 0], found.vocabulary, dtype=float)
-    else:
-        tokens = jnp.asarray(found.train, float)
+    tokens, labels = labelled(setting)[0].X, labelled(setting)[0].y
+    if setting.has_vocabulary:
+        tokens = jax.nn.one_hot(tokens[..., 0].astype(int), reviews.VOCABULARY, dtype=float)
     X = problems.patch_embedding(jax.random.fold_in(key, 1), tokens, setting.dim)
-    y = jnp.asarray(2.0 * found.train_labels - 1, float)
+    y = 2.0 * labels - 1
     return Problem(X, jnp.broadcast_to(y[:, None, None], (*X.shape[:2], setting.out_dim)))
 
 
 # ----------------------------------------------------------------------------- synthetic data
 
 
-def synthetic(setting: Any, key: PRNGKeyArray, own: Weights) -> Problem:
+def synthetic(setting: Any, key: PRNGKeyArray, own: Callable[[], Weights]) -> Problem:
     """Gaussian (or identity) tokens with the targets that ``labels`` names.
 
-    ``own`` are the weights of the seed whose number is ``data_seed``: a mixture mixes their values,
-    and a ``query`` teacher has their keys and values.
+    ``own()`` are the weights of the seed whose number is ``data_seed``: a mixture mixes their
+    values, and a ``query`` teacher has their keys and values.
     """
     key_X, key_y = jax.random.split(key)
     X = _tokens(setting, key_X)
@@ -161,11 +128,12 @@ def synthetic(setting: Any, key: PRNGKeyArray, own: Weights) -> Problem:
     if setting.labels == "mixture":
         count = setting.num_tokens
         shares = jax.random.dirichlet(key_y, jnp.full(count, 5.0), shape[:2])
-        U = jax.vmap(lambda x: jnp.sum(values(own, x), axis=0))(X)
+        weights = own()
+        U = jax.vmap(lambda x: jnp.sum(values(weights, x), axis=0))(X)
         return Problem(X, setting.row_sum * shares @ U)
     teacher = setting.replace(kernel=setting.teacher_kernel or setting.kernel)
     if setting.labels == "query":
-        weights = own._replace(W_Q=teacher.weights(key_y).W_Q)
+        weights = own()._replace(W_Q=teacher.weights(key_y).W_Q)
         return Problem(X, predict(teacher.network(), weights, X))
     teacher = teacher.replace(init="gaussian", value_scale=1.0, output_scale=1.0)
     Y = predict(teacher.network(), teacher.weights(key_y), X)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal import attention as kernels
-from shoal._typing import Any, Array, Callable, Float, Scalar
+from shoal._typing import Array, Callable, Float, Scalar
 from shoal.linalg import norm_op
 
 
@@ -139,11 +139,7 @@ def simplex_projection(v: Float[Array, " n"]) -> Float[Array, " n"]:
 
 
 def reach_floor(
-    U: Float[Array, "H n p"],
-    Y: Float[Array, "rows p"],
-    *,
-    box: float | None,
-    num_steps: int = 600,
+    U: Float[Array, "H n p"], Y: Float[Array, "rows p"], *, box: float | None, num_steps: int = 600
 ) -> Float[Array, ""]:
     r"""Lower bound of $\tfrac12\lVert M-Y\rVert_F^2$ over all attention weights, values $U$ fixed.
 

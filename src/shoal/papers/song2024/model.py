@@ -16,16 +16,7 @@ from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray, Scalar
 from shoal.diagnostics.layers import attention_entropy
 from shoal.errors import InputError
 from shoal.lab.paper import Paper
-from shoal.lab.setting import (
-    Count,
-    Data,
-    Names,
-    NonNegative,
-    Positive,
-    Setting,
-    Traced,
-    Whole,
-)
+from shoal.lab.setting import Count, Data, Names, NonNegative, Positive, Setting, Traced, Whole
 from shoal.lab.setup import WEIGHTS, Setup, key_of
 from shoal.linalg import norm_fro, norm_op, numerical_rank, sigma_min
 from shoal.methods import BATCH, STOCHASTIC
@@ -35,8 +26,9 @@ from shoal.problems import Problem
 from shoal.training import spacing
 
 KernelName = Literal["softmax", "gaussian", "normalised_gaussian", "mean_gaussian", "exponential"]
-if TYPE_CHECKING:
-    AutoCount = AutoMethod = Any  # complete() fills them in, so that methods need not ask for None
+if TYPE_CHECKING:  # complete() fills them in, so that methods need not ask for None
+    from typing import Any as AutoCount
+    from typing import Any as AutoMethod
 else:
     AutoCount, AutoMethod = Count | None, Literal["gd", "sgd", "adam"] | None
 JUST_BELOW = 1 - 4e-9
@@ -135,8 +127,8 @@ class Song(Setting):
             if is_layer and sizes["num_tokens"] == 256:
                 sizes |= {"num_tokens": 16, "dim": 64}
         else:
-            free = self.tokens == "identity"
-            sizes = {"num_samples": 4, "num_tokens": 4, "dim": (self.num_tokens or 4) if free else 24}
+            dim = (self.num_tokens or 4) if self.tokens == "identity" else 24
+            sizes = {"num_samples": 4, "num_tokens": 4, "dim": dim}
         steps = self.num_steps or (20000 if is_layer else 1000)
         auto: dict[str, Any] = sizes | {
             "num_steps": steps,
@@ -189,12 +181,13 @@ class Song(Setting):
     def check(self, problem: Problem) -> None:
         """Refuse data from outside that the classifier cannot take."""
         if self.model == "classifier":
-            data.check(self, problem, reviews.VOCABULARY if self._has_vocabulary() else 0)
+            data.check(self, problem)
 
     # ------------------------------------------------------------------------------- the model
 
-    def _has_vocabulary(self) -> bool:
-        """Whether the classifier's tokens are numbers of a vocabulary."""
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether tokens are numbers of a vocabulary."""
         words = self.problem in ("imdb", "rotten_tomatoes")
         return words or (self.problem == "pathfinder" and self.patch == 1)
 
@@ -209,7 +202,7 @@ class Song(Setting):
     def design(self) -> classifier.Design:
         """How the classifier is built."""
         return classifier.Design(
-            self.form, self._has_vocabulary(), residual=self.residual == "both", norm=self.norm
+            self.form, self.has_vocabulary, residual=self.residual == "both", norm=self.norm
         )
 
     @property
@@ -221,7 +214,7 @@ class Song(Setting):
         """Shapes of the weights."""
         if self.model == "classifier":
             return classifier.shapes(
-                rows=reviews.VOCABULARY if self._has_vocabulary() else self.dim,
+                rows=reviews.VOCABULARY if self.has_vocabulary else self.dim,
                 positions=self.positions,
                 num_layers=self.num_layers,
                 num_heads=self.num_heads,
@@ -271,7 +264,7 @@ class Song(Setting):
         if self.model == "classifier":
             columns = math.isqrt(self.num_tokens) if self.problem == "pathfinder" else 0
             waves = self.places == "sinusoidal"
-            drawn = classifier.initial(
+            drawn: Any = classifier.initial(
                 key,
                 spec,
                 score_scale=self.score_scale,
@@ -300,7 +293,7 @@ class Song(Setting):
         if self.problem == "trap":
             return data.trap()
         if self.problem == "gaussian":
-            return data.synthetic(self, key, self.weights(key_of(self.data_seed, WEIGHTS)))
+            return data.synthetic(self, key, lambda: self.weights(key_of(self.data_seed, WEIGHTS)))
         if self.model == "layer":
             return data.embedded(self, key)
         return data.classified(self, held_out=False)

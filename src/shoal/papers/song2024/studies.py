@@ -13,28 +13,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import trees
 from shoal._typing import Array, Float
-from shoal.diagnostics import landscape
 from shoal.figures import Panel, band
 from shoal.lab.claim import Measurement, Plan, Rule, above, below, between, comparison
 from shoal.lab.engine import per_start
 from shoal.lab.run import Run, train
-from shoal.lab.setting import OURS, SUMMARY
-from shoal.lab.setup import Setup, completed, draw_weights, paper_setup
+from shoal.lab.setting import SUMMARY
+from shoal.lab.setup import Setup, paper_setup
 from shoal.lab.study import fresh_setup, trained
 from shoal.lab.visit import Visit, number
-from shoal.linalg import numerical_rank, sigma_min, singular_values
-from shoal.papers.song2024 import bounds, classifier, layer
+from shoal.linalg import numerical_rank, sigma_min
+from shoal.papers.song2024 import bounds, layer
 from shoal.papers.song2024.model import PAPER, hull_floor
 
 KERNELS = ("softmax", "gaussian")
 TINY = 1e-24
 """Risks below this are rounding; logarithms stop here."""
 FRESH = "our setting, a new problem for every seed"
-ONE_DATA_SET = (
-    "our setting, one data set: intervals cover the draw of weights and batches, not of the data"
-)
 
 
 def log10(x: Any, least: float = TINY) -> np.ndarray:
@@ -113,41 +108,29 @@ PAPER.claim(
     "values_follow_recursion",
     "Training W_V alone takes the loss to the least squares floor at the predicted rate, for both "
     "kernels.",
-    recursion,
-    rule=below(-9.0, "log10 of the largest gap to the recursion over the first risk"),
-    control={"train": "W_V,W_K"},
-    control_plan=Plan(seeds=2, steps=50),
-    source=SUMMARY,
-    setting=FRESH,
-    quick=Plan(seeds=4, steps=400),
-    full={"seeds": 10, "steps": 10000},
-)
+    recursion, rule=below(-9.0, "log10 of the largest gap to the recursion over the first risk"),
+    control={"train": "W_V,W_K"}, control_plan=Plan(seeds=2, steps=50), source=SUMMARY,
+    setting=FRESH, quick=Plan(seeds=4, steps=400), full={"seeds": 10, "steps": 10000},
+)  # fmt: skip
 PAPER.claim(
     "heads_times_dim_counts",
     "What decides is heads x dim >= samples x tokens, not dim >= samples x tokens.",
     halved_floors,
-    rule=below(
-        -9.0, "log10 of the floor over the first risk, dim halved", "two heads", "one head"
-    ),
-    control={"heads": 1},
-    setting=FRESH,
-    quick=Plan(seeds=8, samples=4, tokens=4),
+    rule=below(-9.0, "log10 of the floor over the first risk, dim halved", "two heads", "one head"),
+    control={"heads": 1}, setting=FRESH, quick=Plan(seeds=8, samples=4, tokens=4),
     full={"seeds": 30},
-)
+)  # fmt: skip
 PAPER.claim(
     "bytes_need_more_than_dim",
     "dim >= samples x tokens does not make features independent for byte embeddings.",
     byte_ranks,
     rule=above(
-        0.05,
-        "share of the rank that is missing",
+        0.05, "share of the rank that is missing",
         note="Embeddings that add a byte and a position repeat themselves.",
     ),
-    control={"problem": "gaussian"},
-    setting=FRESH,
-    quick=Plan(seeds=8, samples=4, tokens=16),
+    control={"problem": "gaussian"}, setting=FRESH, quick=Plan(seeds=8, samples=4, tokens=16),
     full={"seeds": 30},
-)
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------ the trap
@@ -222,38 +205,27 @@ PAPER.claim(
     "Where only W_Q moves, softmax can end at a bad local minimum where the Gaussian finds zero.",
     trapped,
     rule=above(
-        6.0,
-        "decades by which softmax ends above the Gaussian near the trap",
-        *KERNELS,
+        6.0, "decades by which softmax ends above the Gaussian near the trap", *KERNELS,
         premise="every run that ends above is at a strict minimum (gradient below 1e-8, Hessian "
         "above 1e-6)",
     ),
-    control={"train": "W_Q,W_K"},
-    source=SUMMARY,
-    setting=FRESH,
-    quick=Plan(seeds=16, steps=10000),
+    control={"train": "W_Q,W_K"}, source=SUMMARY, setting=FRESH, quick=Plan(seeds=16, steps=10000),
     full={"seeds": 100},
-)
+)  # fmt: skip
 PAPER.claim(
     "keys_free_softmax",
     "Training W_K too frees softmax from that trap.",
-    escaped,
-    rule=below(-3.0, "log10 of last over first risk", "last", "first"),
-    control={"train": "W_Q"},
-    setting=FRESH,
-    quick=Plan(seeds=16, steps=20000),
-    full={"seeds": 100},
-)
+    escaped, rule=below(-3.0, "log10 of last over first risk", "last", "first"),
+    control={"train": "W_Q"}, setting=FRESH, quick=Plan(seeds=16, steps=20000), full={"seeds": 100},
+)  # fmt: skip
 PAPER.claim(
     "gaussian_has_traps_too",
     "The Gaussian does not always reach zero either when only W_Q moves.",
     gaussian_census,
     rule=above(0.05, "share of random rows that end above 1e-4 although zero is in reach"),
-    control={"positive": True, "key_dim": 2},
-    setting=FRESH,
-    quick=Plan(seeds=150, steps=8000, tokens=6),
-    full={"seeds": 800},
-)
+    control={"positive": True, "key_dim": 2}, setting=FRESH,
+    quick=Plan(seeds=150, steps=8000, tokens=6), full={"seeds": 800},
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------ row sums
@@ -316,54 +288,43 @@ PAPER.claim(
     rule=between(
         -1e-6, 0.1, "final risk of softmax over its hull floor, minus 1", "last risk", "hull floor"
     ),
-    control={"num_steps": 20},
-    **_MIX,
-)
+    control={"num_steps": 20}, **_MIX,
+)  # fmt: skip
 PAPER.claim(
     "gaussian_goes_below_hull",
     "There the Gaussian, which is not normalised, ends far lower.",
     functools.partial(lower_by, favoured="gaussian", other="softmax", row_sum=0.6),
     rule=above(1.0, "decades by which the Gaussian ends below softmax", *KERNELS),
-    control={"row_sum": 1.0},
-    source=SUMMARY,
-    **_MIX,
-)
+    control={"row_sum": 1.0}, source=SUMMARY, **_MIX,
+)  # fmt: skip
 PAPER.claim(
     "softmax_wins_inside_hull",
     "Where targets have row sums of 1, softmax is the better one.",
     functools.partial(lower_by, favoured="softmax", other="gaussian", row_sum=1.0),
     rule=above(1.0, "decades by which softmax ends below the Gaussian", "gaussian", "softmax"),
-    control={"row_sum": 0.6},
-    **_MIX,
-)
+    control={"row_sum": 0.6}, **_MIX,
+)  # fmt: skip
 PAPER.claim(
     "normalisation_explains_gap",
     "Normalisation explains the gap: with normalised rows the Gaussian does as softmax does.",
     normalisation_gap,
     rule=Rule(
         "share of the mean gap (in decades) between Gaussian and softmax that normalising makes",
-        low=0.5,
-        sides=("normalised minus plain Gaussian", "softmax minus plain Gaussian"),
-        statistic="ratio",
-        revised=True,
+        low=0.5, sides=("normalised minus plain Gaussian", "softmax minus plain Gaussian"),
+        statistic="ratio", revised=True,
     ),
-    control={"normalised": "gaussian"},
-    **_MIX,
-)
+    control={"normalised": "gaussian"}, **_MIX,
+)  # fmt: skip
 PAPER.claim(
     "dimension_rescues_softmax",
     "A stronger over-parameterisation, dim >= samples x tokens^2, rescues softmax.",
     rescued,
     rule=above(
-        1.0,
-        "decades by which it lowers the final share of the risk outside the hull",
-        "dim = N n",
+        1.0, "decades by which it lowers the final share of the risk outside the hull", "dim = N n",
         "dim = N n^2",
     ),
-    control={"num_steps": 20},
-    source=SUMMARY,
-    **_MIX,
-)
+    control={"num_steps": 20}, source=SUMMARY, **_MIX,
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------ initialisation
@@ -383,8 +344,8 @@ def sigma_by_scale(setup: Setup, scales: Float[Array, " points"]) -> Float[Array
 
 def feature_sigmas(seeds: int, kernel: str, *, tied: bool) -> np.ndarray:
     """Smallest singular value of the features by scale of W_Q and W_K, (seeds, scales)."""
-    values = {"tokens": "scaled", "init": "tied" if tied else "gaussian", "kernel": kernel}
-    values |= {"score_scale": 24**0.5, "num_steps": 1}  # weights of variance one, before scaling
+    values: dict[str, Any] = {"tokens": "scaled", "kernel": kernel, "num_steps": 1}
+    values |= {"init": "tied" if tied else "gaussian", "score_scale": 24**0.5}  # of variance one
     setup = fresh_setup(PAPER, values, seeds=range(seeds))
     return np.maximum(per_start(setup, sigma_by_scale, np.array(SCALES)), 1e-20)
 
@@ -406,50 +367,16 @@ def tied_sigmas(plan: Plan) -> Measurement:
     return comparison(*(logs.max(axis=1) for logs in found), runs=np.array(2 * found[0].size))
 
 
-def conditioning(setup: Setup, residual: Float[Array, ""]) -> Float[Array, " kernels"]:
-    """Smallest over largest singular value of the classifier's last features, both kernels."""
-    found = []
-    for kernel in KERNELS:
-        design = setup.setting.replace(kernel=kernel).design._replace(residual=residual)
-        sigma = singular_values(classifier.last_features(setup.params0, setup.inputs, design))
-        found.append(sigma[-1] / sigma[0])
-    return jnp.stack(found)
-
-
-def depth_conditioning(plan: Plan, residual: float, *, layers: int, norm: bool) -> np.ndarray:
-    """Conditioning at the start on Gaussian tokens, in decades: mean of both kernels."""
-    sizes = {"num_samples": plan.samples, "num_tokens": plan.tokens, "dim": 64}
-    model = {"model": "classifier", "problem": "digits", "positions": plan.tokens}
-    setting = completed(PAPER, sizes | model | {"num_layers": layers, "norm": norm})
-    tokens = fresh_setup(PAPER, sizes, seeds=range(plan.seeds))
-    weights = draw_weights(setting, range(plan.seeds))
-    setup = tokens.replace(setting=setting, params0=weights, stacked=("params0", "problem"))
-    # a seed counts once: geometric mean of the two kernels
-    return log10(per_start(setup, conditioning, np.array(residual)), 1e-20).mean(axis=1)
-
-
-def residual_gain(plan: Plan) -> Measurement:
-    """Conditioning of three layers with norm, with residual connections and without."""
-    sides = (plan.get("residual", 1.0), 0.0)
-    return comparison(*(depth_conditioning(plan, r, layers=3, norm=True) for r in sides))
-
-
 PAPER.claim(
     "middling_scale_is_best",
     "Features are most independent at a middling scale of W_Q and W_K (an inverted U).",
     best_scales,
     rule=above(
-        2.0,
-        "decades of sigma_min(B) between the best scale and the better end of 0.01 .. 10, the "
-        "smaller of two kernels",
-        "best scale",
-        "better end",
+        2.0, "decades of sigma_min(B) between the best scale and the better end of 0.01 .. 10, the "
+        "smaller of two kernels", "best scale", "better end",
     ),
-    control={"tied": True},
-    setting=FRESH,
-    quick=Plan(seeds=16),
-    full={"seeds": 100},
-)
+    control={"tied": True}, setting=FRESH, quick=Plan(seeds=16), full={"seeds": 100},
+)  # fmt: skip
 PAPER.claim(
     "tied_gaussian_is_better",
     "Starting with W_K = W_Q makes the Gaussian's features far more independent.",
@@ -457,191 +384,8 @@ PAPER.claim(
     rule=above(
         1.0, "decades of sigma_min(B) gained by W_K = W_Q, each at its best scale", "tied", "free"
     ),
-    control={"tied": False},
-    setting=FRESH,
-    quick=Plan(seeds=16),
-    full={"seeds": 100},
-)
-PAPER.claim(
-    "residual_keeps_features",
-    "Residual connections keep the last layer's features independent in deeper networks.",
-    residual_gain,
-    rule=above(
-        1.0,
-        "decades of conditioning gained by residuals at three layers, with norm",
-        "residual",
-        "none",
-    ),
-    control={"residual": 0.0},
-    setting=FRESH,
-    quick=Plan(seeds=8, samples=4, tokens=8),
-    full={"seeds": 50},
-)
-
-
-# ---------------------------------------------------------------------------------- landscapes
-
-FLAT = 0.01
-"""A plane whose risk varies by less (chance is log 2) shows the end of training only."""
-
-
-@functools.lru_cache(maxsize=4)
-def two_stages(plan: Plan, kernels: tuple[str, ...] = KERNELS) -> tuple[Run, ...]:
-    """Softmax first, then each kernel from there; all weights, by Adam, on digits read by rows."""
-    values = {"model": "classifier", "problem": "digits", "num_samples": plan.samples}
-    values |= {"test_samples": 50, "num_steps": plan.steps, "every": plan.steps}
-
-    def stage(kernel: str, start: Any = None) -> Run:
-        made = paper_setup(
-            PAPER, values | {"kernel": kernel}, seeds=range(plan.seeds), precision="float32"
-        )
-        made = made if start is None else made.replace(params0=start)
-        return train(made, step_size=1e-3, probes=())
-
-    middle = stage("softmax").params
-    return tuple(stage(kernel, middle) for kernel in kernels)
-
-
-def _plane(setup: Setup, end: Any, seed: Array, line: Float[Array, " points"]) -> Array:
-    key, blocks = jax.random.key(seed), ("W_Q", "W_K")
-    directions = landscape.random_directions(key, setup.params0, blocks)
-    return landscape.plane(setup.risk, end, directions, line, line, batch_size=32)
-
-
-def plane_of(run: Run, seed: int, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """The risk around a seed's end, on directions scaled by the weights that both sides began from.
-
-    Grid and heights, in double precision.
-    """
-    line = np.linspace(-1.0, 1.0, points)
-    end = trees.cast(jax.tree.map(lambda W: W[seed], run.params), "float64")
-    heights = per_start(run.setup.rows([seed]), _plane, end, np.uint32(seed), line)[0]
-    return line, heights
-
-
-@functools.lru_cache(maxsize=4)  # two claims look at the same planes
-def plane_measures(plan: Plan) -> list[dict[str, np.ndarray]]:
-    """Numbers of both kernels' planes, same directions, for every seed."""
-    sides = []
-    for run in two_stages(plan, plan.get("kernels", KERNELS)):
-        found = []
-        for seed in range(plan.seeds):
-            line, heights = plane_of(run, seed, plan.points)
-            found.append(landscape.measures(heights, (line[1] - line[0],) * 2))
-        sides.append({name: np.array([one[name] for one in found]) for name in found[0]})
-    return sides
-
-
-def compare_planes(plan: Plan, what: str) -> Measurement:
-    """One number of both planes; nothing is decided if one of them is flat."""
-    sides = plane_measures(plan)
-    ranges = [np.median(side["highest"] - side["lowest"]) for side in sides]
-    return comparison(*(side[what] for side in sides), premise=np.array(min(ranges) >= FLAT))
-
-
-for _key, _what, _measure, _limit, _words in (
-    ("more_minima", "has more local minima", "local_minima", 0.5, "strict local minima"),
-    ("rougher", "is less smooth", "roughness", 0.01, "roughness"),
-):
-    _planes = Plan(seeds=6, steps=10, samples=60, points=15, minutes=0.5)
-    PAPER.claim(
-        f"landscape_{_key}",
-        f"After two-stage training softmax's landscape {_what} than the Gaussian's.",
-        functools.partial(compare_planes, what=_measure),
-        rule=above(
-            _limit,
-            f"{_words} of the plane, softmax minus Gaussian",
-            *KERNELS,
-            premise=f"the risk varies by more than {FLAT:g} on both planes",
-            revised=True,
-        ),
-        control={"kernels": ("softmax", "softmax")},
-        control_plan=_planes._replace(seeds=2, samples=20, points=7),
-        source=SUMMARY,
-        setting=ONE_DATA_SET,
-        quick=_planes,
-        full={"seeds": 20, "points": 51},
-    )
-
-
-# ----------------------------------------------------------------------------------- real data
-
-STEPS = {"sgd": (0.03, 0.1, 0.3), "adam": (3e-4, 1e-3, 3e-3)}
-USUAL = {"sgd": 0.1, "adam": 1e-3}
-
-
-def classified(plan: Plan, problem: str, kernel: str, method: str, step: float) -> Run:
-    """Train the classifier with one kernel at one step size, looking at held-out data."""
-    values: dict[str, Any] = {
-        "num_samples": plan.samples,
-        "test_samples": max(200, plan.samples // 4),
-        "num_steps": plan.steps,
-        "every": plan.steps // 5,
-    }
-    if problem in ("imdb", "rotten_tomatoes"):
-        values["num_tokens"] = plan.tokens
-    if problem == "digits":  # there are only 348 images of two digits
-        values |= {"num_samples": min(plan.samples, 200), "test_samples": 140}
-    if problem == "pathfinder":
-        values["patch"] = round(32 / plan.tokens**0.5)
-    return trained(
-        PAPER, plan.seeds, ("test_accuracy", "test_risk"), step=step, precision="float32",
-        model="classifier", problem=problem, kernel=kernel, method=method, **values,
-    )  # fmt: skip
-
-
-def accuracies(plan: Plan, problem: str, method: str, *, tuned: bool) -> Measurement:
-    """Held-out accuracy of both kernels, at one step size or each at its own best.
-
-    The best step is that of the lowest mean risk in training: held-out data stay unseen.
-    """
-    problem, sides = plan.get("problem", problem), []
-    for kernel in ("gaussian", "softmax"):
-        tried = plan.get(f"{kernel}_steps", STEPS[method] if tuned else (USUAL[method],))
-        runs = [classified(plan, problem, kernel, method, step) for step in tried]
-        last = [np.nan_to_num(run.risk[:, -1].astype(float), nan=1e9).mean() for run in runs]
-        best = runs[int(np.argmin(last))]
-        sides.append(100 * best.probes["test_accuracy"][:, -1].astype(float))
-    premise = np.array(max(side.mean() for side in sides) >= 55)
-    return comparison(*sides, premise=premise)
-
-
-_TEXT = Plan(seeds=3, steps=100, samples=400, tokens=32, minutes=0.5)
-_TEXT_FULL = {"seeds": 5, "steps": 2000, "samples": 8000, "tokens": 256, "minutes": 300.0}
-_PICTURES = _TEXT._replace(tokens=16)
-_PICTURES_FULL = {"seeds": 5, "steps": 6000, "samples": 20000, "tokens": 64, "minutes": 120.0}
-_DIGITS = _TEXT._replace(seeds=8, tokens=8)
-
-for _problem, _words, _method, _quick, _full, _tuned in (
-    ("imdb", "IMDb reviews", "sgd", _TEXT, _TEXT_FULL, False),
-    ("imdb", "IMDb reviews", "sgd", _TEXT, _TEXT_FULL, True),
-    ("pathfinder", "easy Pathfinder", "adam", _PICTURES, _PICTURES_FULL, False),
-    ("pathfinder", "easy Pathfinder", "adam", _PICTURES, _PICTURES_FULL, True),
-    ("rotten_tomatoes", "Rotten Tomatoes", "sgd", _TEXT, _TEXT_FULL, False),
-    ("digits", "digits by rows", "adam", _DIGITS._replace(seeds=5), {"seeds": 20}, False),
-):
-    PAPER.claim(
-        f"{_problem}_{'tuned' if _tuned else 'equal_step'}",
-        f"The Gaussian reaches a higher held-out accuracy than softmax on {_words}, "
-        f"{'each at its own best step' if _tuned else 'at the same step'}.",
-        functools.partial(accuracies, problem=_problem, method=_method, tuned=_tuned),
-        rule=above(
-            0.0,
-            "points of held-out accuracy by which the Gaussian is ahead after the last step",
-            "gaussian",
-            "softmax",
-            premise="the better one is above 55% (at this size; see --full)",
-        ),
-        # a Gaussian whose steps are too small to learn, on data that softmax learns at once
-        control={"problem": "digits", "gaussian_steps": (1e-7,)},
-        control_plan=_DIGITS,
-        source=SUMMARY if _problem in ("imdb", "pathfinder") else OURS,
-        setting=ONE_DATA_SET,
-        quick=_quick,
-        full=_full,
-    )
-
-
+    control={"tied": False}, setting=FRESH, quick=Plan(seeds=16), full={"seeds": 100},
+)  # fmt: skip
 # --------------------------------------------------------------------------------------- visit
 
 _TRAP = {"problem": "trap", "init": "trap", "num_steps": 5000, "every": 50}

@@ -260,9 +260,7 @@ def query_step(setup: Setup) -> Float[Array, ""]:
     return jnp.where(applies, JUST_BELOW / c["L"], jnp.nan)
 
 
-@PAPER.theorem(
-    source=SOURCE.format(3), probes=RECORDED, largest_step=query_step, covers=is_layer
-)
+@PAPER.theorem(source=SOURCE.format(3), probes=RECORDED, largest_step=query_step, covers=is_layer)
 def theorem_3(setup: Setup, run: Trajectory) -> Certificate:
     """Only W_Q moves, one head: where every output turns with its query, the loss falls at least
     like (1 - step * mu_0 / 4)^t.

@@ -229,7 +229,7 @@ class Wu(Setting):
     """One encoder, its data and its training."""
 
     problem: Data[Source] = (
-        "gaussian"  # Random tokens, digits of scikit-learn, or a file. [summary]
+        "gaussian"  # Random tokens, scikit-learn's digits, or a file. [summary]
     )
     num_samples: Count = 20  # Number of sequences; the paper's synthetic experiment has 100.
     num_tokens: Count = 5  # Tokens in a sequence; for images `patch` decides it.
@@ -252,13 +252,8 @@ class Wu(Setting):
     memory: Static[Positive] | None = None  # GiB for hidden units in a step or kernel; auto: 0.25.
 
     default_probes: ClassVar[tuple[str, ...]] = (
-        "movement",
-        "gradient_norm",
-        "pl_ratio",
-        "attention_entropy",
-        "attention_from_uniform",
-        "dead_units",
-    )
+        *Setting.default_probes, "attention_entropy", "attention_from_uniform", "dead_units",
+    )  # fmt: skip
     probe_sentences: ClassVar[dict[str, str]] = {
         "attention_entropy": "Mean entropy of attention over its largest value; 1 is uniform.",
         "attention_from_uniform": "Distance of attention from uniform, root mean square.",
@@ -458,11 +453,8 @@ PAPER = Paper(
     plan=WidthPlan(
         theorem="theorem_a",
         values=(
-            ("num_tokens", 2),
-            ("tokens", "unit"),
-            ("pooling", "sum"),
-            ("score_exponent", 1.0),
-        ),
+            ("num_tokens", 2), ("tokens", "unit"), ("pooling", "sum"), ("score_exponent", 1.0),
+        ),  # fmt: skip
         samples=(2, 4, 8, 16),
         octaves=(2, 9),
         highest=20,

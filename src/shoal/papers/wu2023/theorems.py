@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 
 from shoal._typing import Array, Float, Scalar
-from shoal.certificates import RTOL, Certificate, Inequality, share_lost
+from shoal.certificates import RTOL, Certificate, Equality, Inequality, share_lost
 from shoal.lab.setup import Setup
 from shoal.lab.theorem import ANY_METHOD
-from shoal.linalg import norm_fro, norm_op, rank_tolerance, singular_values
+from shoal.linalg import norm_fro, norm_op, singular_values
 from shoal.methods import FLOW_RTOL
 from shoal.papers.wu2023.model import HIDDEN, PAPER, attention, feature_matrix
 from shoal.theory.arccosine import relu_kernel
@@ -54,7 +54,7 @@ def start_constants(setup: Setup) -> Numbers:
     return {
         "E_0": norm_fro(F @ params0.w_O - y),
         "alpha": sigma[-1] if F.shape[1] >= N else jnp.zeros(()),
-        "alpha_resolution": rank_tolerance(F),
+        "alpha_resolution": jnp.finfo(jnp.float64).eps * max(F.shape) * sigma[0],
         "norm_F": sigma[0],
         "R": R,
         "c_X": jnp.max(distances) ** 2 / 4,
@@ -283,7 +283,7 @@ def _common_conclusions(
     run: Trajectory,
     bound: Float[Array, " T"],
     integration: float = 0.0,
-) -> dict[str, Inequality]:
+) -> dict[str, Inequality | Equality]:
     """The bound on the risk, and on everything else that was recorded.
 
     ``integration`` is the relative error of the trajectory itself, zero for a discrete method.
@@ -297,7 +297,7 @@ def _common_conclusions(
     error = jnp.maximum(32 * eps, integration) * size
     rounding = error * jnp.sqrt(2 * jnp.abs(risk)) + error**2
     start_gap = jnp.abs(risk[0].astype(jnp.float64) - loss0)
-    conclusions = {
+    conclusions: dict[str, Inequality | Equality] = {
         "the run starts at its initial weights": Inequality(
             start_gap, 1e-9 * loss0 + rounding[0].astype(jnp.float64)
         ),
