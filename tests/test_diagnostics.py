@@ -22,7 +22,7 @@ class Weights(NamedTuple):
     w_O: jax.Array
 
 
-WIDTH, DIM = 8, 5
+WIDTH, DIM = 4, 3
 SHAPES = Weights((WIDTH, DIM), (WIDTH, DIM), (WIDTH, DIM), (WIDTH,))
 
 
@@ -50,7 +50,9 @@ def start():
 
 
 def moved(start, num_steps=5, step=0.01):
-    return run(gradient_descent(step), start.risk, start.params0, num_steps=num_steps).params
+    method = gradient_descent(step)
+    walk = jax.jit(lambda p: run(method, start.risk, p, num_steps=num_steps).params)
+    return walk(start.params0)
 
 
 def test_every_probe_works_inside_the_scan_and_afterwards(start):
@@ -61,8 +63,8 @@ def test_every_probe_works_inside_the_scan_and_afterwards(start):
     assert set(probes) <= set(generic.SENTENCES)
     step = gradient_descent(0.01)
     out = jax.jit(lambda p: run(step, start.risk, p, num_steps=2, probes=probes))(start.params0)
-    for name, probe in probes.items():
-        after = jax.jit(probe)(out.params)
+    afterwards = jax.jit(lambda p: {name: probe(p) for name, probe in probes.items()})(out.params)
+    for name, after in afterwards.items():
         parts = after.items() if isinstance(after, dict) else [(None, after)]
         for part, value in parts:
             recorded = out.probes[f"{name}_{part}" if part else name][-1]
@@ -74,28 +76,29 @@ def test_every_probe_works_inside_the_scan_and_afterwards(start):
 def test_sharpness_is_the_top_of_the_dense_hessian(start):
     params = moved(start)
     flat, unravel = ravel_pytree(params)
-    H = jax.hessian(lambda v: start.risk(unravel(v)))(flat)
-    found = dynamics.sharpness(start.risk, jax.random.key(0), num_matvecs=60)(params)
+    H = jax.jit(jax.hessian(lambda v: start.risk(unravel(v))))(flat)
+    found = jax.jit(dynamics.sharpness(start.risk, jax.random.key(0)))(params)
     assert bool(found["converged"])
     eigenvalues = np.linalg.eigvalsh(H)
     assert float(found["value"]) == pytest.approx(eigenvalues[-1], rel=1e-6)
-    ends = dynamics.curvature(start.risk)(params)
+    ends = jax.jit(dynamics.curvature(start.risk))(params)
     assert (float(ends["min"]), float(ends["max"])) == pytest.approx(
         (eigenvalues[0], eigenvalues[-1]), rel=1e-9
     )
 
 
 def test_curvature_sees_the_trained_blocks_only(start):
-    H = jax.hessian(lambda w: start.risk(start.params0._replace(w_O=w)))(start.params0.w_O)
-    ends = dynamics.curvature(start.risk, train=["w_O"])(start.params0)
+    risk = lambda w: start.risk(start.params0._replace(w_O=w))  # noqa: E731
+    H = jax.jit(jax.hessian(risk))(start.params0.w_O)
+    ends = jax.jit(dynamics.curvature(start.risk, train=["w_O"]))(start.params0)
     assert float(ends["max"]) == pytest.approx(np.linalg.eigvalsh(H)[-1], rel=1e-9)
     assert float(ends["min"]) == pytest.approx(np.linalg.eigvalsh(H)[0], rel=1e-6, abs=1e-12)
 
 
 def test_large_hessians_are_never_formed(monkeypatch, start):
-    dense = dynamics.curvature(start.risk)(start.params0)
+    dense = jax.jit(dynamics.curvature(start.risk))(start.params0)
     monkeypatch.setattr(dynamics, "DENSE_HESSIAN", 3)
-    lanczos = dynamics.curvature(start.risk, num_matvecs=100)(start.params0)
+    lanczos = jax.jit(dynamics.curvature(start.risk))(start.params0)
     for end in ("min", "max"):
         assert bool(lanczos[f"{end}_converged"])
         assert float(lanczos[end]) == pytest.approx(float(dense[end]), rel=1e-6)
@@ -107,7 +110,7 @@ def test_sharpness_is_safe_when_the_largest_in_magnitude_is_negative():
     def saddle(p):
         return jnp.sum(p.W_Q**2) - 50 * jnp.sum(p.W_K**2) + 0.5 * jnp.sum(p.W_V**2)
 
-    found = dynamics.sharpness(saddle, jax.random.key(0))(params)
+    found = jax.jit(dynamics.sharpness(saddle, jax.random.key(0)))(params)
     assert float(found["value"]) == pytest.approx(2.0, rel=1e-6)
 
 
@@ -139,7 +142,7 @@ def test_movement_is_relative_to_the_start(start):
     assert all(float(x) == 1.0 for x in dynamics.movement(start.params0)(doubled).values())
     zero = start.params0._replace(w_O=jnp.zeros(WIDTH))
     absolute = dynamics.movement(zero)(zero._replace(w_O=jnp.full(WIDTH, 0.5)))["w_O"]
-    assert float(absolute) == pytest.approx(2**0.5)
+    assert float(absolute) == pytest.approx(0.5 * WIDTH**0.5)
     whole = dynamics.distance(start.params0)(doubled)
     assert float(whole) == pytest.approx(np.linalg.norm(ravel_pytree(start.params0)[0]))
 
@@ -208,8 +211,8 @@ def test_flow_conserves_what_descent_moves_in_proportion_to_its_step(start, rati
         return q / ratios.get("W_Q", 1.0) - k / ratios.get("W_K", 1.0)
 
     def drift(method, steps):
-        params = run(method, start.risk, start.params0, num_steps=steps).params
-        return float(jnp.linalg.norm(kept(params) - kept(start.params0)))
+        walk = jax.jit(lambda p: run(method, start.risk, p, num_steps=steps).params)
+        return float(jnp.linalg.norm(kept(walk(start.params0)) - kept(start.params0)))
 
     assert drift(gradient_flow(0.02, ratios), 1) < 1e-8
     coarse, fine = (drift(gradient_descent(0.02 / k, ratios), k) for k in (10, 20))
@@ -233,12 +236,13 @@ def test_states_of_a_double_well(at, state):
     def well(p):
         return (p["w"][0] ** 2 - 1) ** 2 + p["w"][1] ** 2
 
-    found = dynamics.stationarity(well, lambda p: 0.0)({"w": jnp.array(at)})
+    found = jax.jit(dynamics.stationarity(well, lambda p: 0.0))({"w": jnp.array(at)})
     assert dynamics.STATES[int(found["state"])] == state
 
 
 def test_a_minimum_above_the_floor_is_stuck():
-    found = dynamics.stationarity(lambda p: 1 + p["w"] ** 2, lambda p: 0.0)({"w": jnp.array(0.0)})
+    probe = dynamics.stationarity(lambda p: 1 + p["w"] ** 2, lambda p: 0.0)
+    found = jax.jit(probe)({"w": jnp.array(0.0)})
     assert dynamics.STATES[int(found["state"])] == "stuck"
     assert float(found["above_floor"]) == 1.0
 

@@ -125,6 +125,9 @@ def test_settings_are_frozen_hashable_and_compared_by_value():
         one.width = 3
     assert hash(one) == hash(Plenty())
     assert one.replace(width=9) != one
+    assert one.replace(width=9).replace(width=8) == one
+    with pytest.raises(TypeError, match="no field 'wdith'"):
+        one.replace(wdith=9)
     assert one.asdict()["num_samples"] == 10
     assert Plenty.fields()[:2] == ("num_samples", "data_seed")
 

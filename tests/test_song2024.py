@@ -8,13 +8,17 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
+import shoal as sh
 from shoal import attention
-from shoal.diagnostics.dynamics import STATES
 from shoal.errors import InputError
-from shoal.experiments import endings, prepare, simulate
+from shoal.lab.engine import per_start
+from shoal.lab.setup import completed, draw_weights
+from shoal.lab.study import fresh_setup
+from shoal.models import predict
 from shoal.papers import song2024
-from shoal.papers.song2024 import classifier, layer
+from shoal.papers.song2024 import classifier, layer, studies
 
+PAPER = song2024.PAPER
 KERNELS = list(attention.KERNELS)
 
 
@@ -64,33 +68,40 @@ def numpy_gradient(W, X, Y, kernel, tau):
 
 
 def made(**values):
+    """A tiny layer, one seed."""
     values = {"num_samples": 3, "num_tokens": 4, "dim": 5, "key_dim": 3, "num_steps": 20} | values
-    return prepare(song2024.PAPER, values)
+    return sh.setup(PAPER, **values)
 
 
-@pytest.mark.parametrize("heads", [1, 2])
+def one_of(setup, row=0):
+    """One start, in JAX arrays as compiled programs see it."""
+    return jax.tree.map(jnp.asarray, setup.one(row))
+
+
+def numpy_blocks(params):
+    return {name: np.array(w[0]) for name, w in params._asdict().items()}
+
+
+def outputs_of(one):
+    return predict(one.network, one.params0, one.inputs)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_outputs_match_numpy_loops(kernel, heads):
-    experiment = made(kernel=kernel, num_heads=heads, out_dim=2, bandwidth=1.7)
-    W = {k: np.asarray(v[0]) for k, v in experiment.params0._asdict().items()}
-    network = song2024.model(experiment.setting)
-    found = jax.vmap(network.apply, in_axes=(None, 0))(
-        jax.tree.map(lambda w: w[0], experiment.params0), experiment.problem.X
-    )
-    expected = numpy_outputs(W, np.asarray(experiment.problem.X), kernel, 1.7)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+def test_outputs_match_numpy_loops(kernel):
+    setup = made(kernel=kernel, num_heads=2, out_dim=2, bandwidth=1.7)
+    expected = numpy_outputs(numpy_blocks(setup.params0), setup.inputs, kernel, 1.7)
+    np.testing.assert_allclose(outputs_of(one_of(setup)), expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("train", ["W_Q", "W_Q,W_K", "W_V", "all"])
 @pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
 def test_descent_matches_numpy(kernel, train):
-    experiment = made(kernel=kernel, train=train, num_heads=2, step_size=0.01)
-    run = simulate(experiment)
-    W = {k: np.array(v[0]) for k, v in experiment.params0._asdict().items()}
-    X, Y = np.asarray(experiment.problem.X), np.asarray(experiment.problem.y)
+    setup = made(kernel=kernel, train=train, num_heads=2)
+    run = sh.train(setup, step_size=0.01, probes=())
+    W, X, Y = numpy_blocks(setup.params0), setup.inputs, setup.targets
     moving = W if train == "all" else train.split(",")
     tau = 3**0.5
-    for risk in np.asarray(run.risk[0]):
+    for risk in run.risk[0]:
         assert risk == pytest.approx(
             0.5 * np.sum((numpy_outputs(W, X, kernel, tau) - Y) ** 2), rel=1e-10
         )
@@ -121,40 +132,35 @@ def test_nobody_attends_to_padding():
 
 
 def test_the_value_matrix_is_the_derivative_by_the_values():
-    experiment = made(num_heads=2, out_dim=2, value_dim=3)
-    params = jax.tree.map(lambda w: w[0], experiment.params0)
-    X, form = experiment.problem.X, song2024.form(experiment.setting)
-    network = song2024.model(experiment.setting)
+    one = one_of(made(num_heads=2, out_dim=2, value_dim=3))
 
     def outputs(W_V):
-        return jax.vmap(lambda x: network.apply(params._replace(W_V=W_V), x))(X).ravel()
+        return predict(one.network, one.params0._replace(W_V=W_V), one.inputs).ravel()
 
-    J = jax.jacrev(outputs)(params.W_V).reshape(len(outputs(params.W_V)), -1)
-    np.testing.assert_allclose(layer.value_matrix(params, X, form), J, atol=1e-13)
+    W_V = jnp.asarray(one.params0.W_V)
+    J = jax.jacrev(outputs)(W_V).reshape(len(outputs(W_V)), -1)
+    A = layer.value_matrix(one.params0, one.inputs, one.setting.form)
+    np.testing.assert_allclose(A, J, atol=1e-13)
 
 
-@pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_query_jacobians_match_autodiff(kernel):
-    experiment = made(kernel=kernel, out_dim=2)
-    params = jax.tree.map(lambda w: w[0], experiment.params0)
-    X, form = experiment.problem.X, song2024.form(experiment.setting)
-    found = layer.query_jacobians(params, X, form, softmax=kernel == "softmax")
-    for i, x in enumerate(X):
+    one = one_of(made(kernel=kernel, out_dim=2))
+    params, form = one.params0, one.setting.form
+    found = layer.query_jacobians(params, one.inputs, form)
+    for i, x in enumerate(one.inputs):
         Q, K = (z[0] for z in layer.queries_and_keys(params, x))
         U = layer.values(params, x)[0]
-        J = jax.jacrev(lambda Q, K=K, U=U: form.kernel(Q, K, form.bandwidth) @ U)(Q)
+        J = jax.jacrev(lambda Q, K=K, U=U: form.kernel.weights(Q, K, form.bandwidth) @ U)(Q)
         own = np.stack([J[k, :, k] for k in range(len(x))])
         np.testing.assert_allclose(found[i], own, atol=1e-13)
 
 
 def test_the_count_is_heads_times_dim():
-    wide = made(num_samples=4, num_tokens=4, dim=16, key_dim=8, tokens="scaled")
-    tall = made(num_samples=4, num_tokens=4, dim=12, key_dim=8, tokens="scaled")
-    pair = made(num_samples=4, num_tokens=4, dim=8, key_dim=8, num_heads=2, tokens="scaled")
     ranks = []
-    for e in (wide, tall, pair):
-        params = jax.tree.map(lambda w: w[0], e.params0)
-        B = layer.feature_matrix(params, e.problem.X, song2024.form(e.setting))
+    for heads, dim in ((1, 16), (1, 12), (2, 8)):
+        one = one_of(made(num_samples=4, dim=dim, key_dim=8, num_heads=heads, tokens="scaled"))
+        B = layer.feature_matrix(one.params0, one.inputs, one.setting.form)
         ranks.append(int(np.linalg.matrix_rank(np.asarray(B))))
     assert ranks == [16, 12, 16]
 
@@ -200,15 +206,13 @@ def test_the_floor_of_the_box():
 # ------------------------------------------------------------------------------------ the trap
 
 
-def trapped(kernel, query=2.0, **values):
-    experiment = prepare(
-        song2024.PAPER,
-        {"problem": "trap", "init": "trap", "kernel": kernel, "step_size": 0.5, "num_steps": 5000}
-        | {"every": 100, "train": "W_Q"}
-        | values,
-    )
-    W_Q = jnp.full((1, 1, 4, 1), query)
-    return experiment._replace(params0=experiment.params0._replace(W_Q=W_Q))
+def trapped(kernel, query=2.0, step_size=0.5, **values):
+    """A run from the trap, all queries at one place."""
+    usual = {"problem": "trap", "init": "trap", "num_steps": 5000, "every": 100, "train": "W_Q"}
+    setup = sh.setup(PAPER, kernel=kernel, **(usual | values))
+    W_Q = np.full((1, 1, 4, 1), query)
+    start = setup.replace(params0=setup.params0._replace(W_Q=W_Q))
+    return sh.train(start, step_size=step_size, probes=())
 
 
 @pytest.mark.parametrize(
@@ -220,25 +224,76 @@ def trapped(kernel, query=2.0, **values):
     ],
 )
 def test_softmax_runs_into_the_trap_and_others_do_not(kernel, query, state, risk):
-    experiment = trapped(kernel, query)
-    run = simulate(experiment)
-    end = endings(experiment, run)
-    assert STATES[int(end["state"][0])] == state
-    assert float(run.risk[0, -1]) == pytest.approx(risk, abs=1e-12)
-    assert float(end["gradient_norm"][0]) < 1e-12
+    run = trapped(kernel, query)
+    (end,) = run.final_states()
+    assert end["state"] == state
+    assert run.risk[0, -1] == pytest.approx(risk, abs=1e-12)
+    assert end["gradient_norm"] < 1e-12
     if state == "stuck":  # worked out to 12 digits from the closed form of m(q)
-        assert float(end["hessian_min"][0]) == pytest.approx(0.01533121719, abs=1e-9)
+        assert end["hessian_min"] == pytest.approx(0.01533121719, abs=1e-9)
         np.testing.assert_allclose(run.params.W_Q, 1.41435764517, atol=1e-10)
 
 
 def test_joint_training_of_queries_and_keys_escapes_the_trap():
-    experiment = trapped("softmax", train="W_Q,W_K", step_size=0.2, num_steps=20000)
-    assert float(simulate(experiment).risk[0, -1]) < 1e-20
+    run = trapped("softmax", train="W_Q,W_K", step_size=0.2, num_steps=20000)
+    assert run.risk[0, -1] < 1e-20
 
 
-def test_a_slow_run_is_not_called_stuck():
-    experiment = trapped("softmax", num_steps=100)
-    assert STATES[int(endings(experiment, simulate(experiment))["state"][0])] == "slow"
+def test_a_slow_run_is_not_called_stuck_nor_a_diverged_one_slow():
+    assert trapped("softmax", num_steps=100).final_states()[0]["state"] == "slow"
+    wild = trapped("softmax", train="W_Q,W_V", step_size=1e4, num_steps=100)
+    assert wild.final_states()[0]["state"] == "diverged"
+
+
+def test_neighbours_of_the_trap_differ_a_little():
+    setup = sh.setup(PAPER, problem="trap", init="near_trap", seeds=range(8), num_steps=1)
+    keys, values = setup.params0.W_K[:, 0, :, 0], setup.params0.W_V[:, 0, :, 0]
+    assert 0 < np.abs(keys - [-2, -1, 1, 2]).max() < 0.15
+    assert 0 < np.abs(values / [0.2, 2.0, 0.2, 0.5] - 1).max() < 0.15
+    assert np.ptp(setup.params0.W_Q, axis=2).max() == 0  # all queries of a seed begin together
+    assert len(np.unique(setup.params0.W_Q)) == 8
+
+
+# ------------------------------------------------------------------- data made of the weights
+
+
+def test_mixtures_are_made_of_the_seed_s_own_values():
+    sizes = {"num_samples": 2, "num_tokens": 3, "dim": 4, "value_dim": 3, "out_dim": 3}
+    words = {"labels": "mixture", "row_sum": 0.6, "init": "identity", "num_steps": 1}
+    setup = fresh_setup(PAPER, sizes | words, seeds=(3, 5))
+    np.testing.assert_array_equal(setup.params0.W_O[:, 0], np.stack([np.eye(3)] * 2))
+    for i in range(2):
+        one = one_of(setup, i)
+        U = one.inputs @ np.asarray(one.params0.W_V[0])
+        shares = np.linalg.solve(U.transpose(0, 2, 1), one.targets.transpose(0, 2, 1))
+        assert (shares > 0).all()
+        np.testing.assert_allclose(shares.sum(axis=1), 0.6, rtol=1e-9)
+
+
+@pytest.mark.parametrize("teacher", ["softmax", "gaussian"])
+def test_a_census_is_many_queries_on_their_own(teacher):
+    """Each query again in plain NumPy: same keys and values, a number to reach, its own descent."""
+    words = {"tokens": "identity", "labels": "query", "num_samples": 1, "num_tokens": 6}
+    words |= {"init": "positive", "value_dim": 1, "key_dim": 1, "train": "W_Q", "num_steps": 30}
+    setup = fresh_setup(
+        PAPER, words | {"kernel": "gaussian", "teacher_kernel": teacher}, seeds=(0, 4)
+    )
+    run = sh.train(setup, step_size=0.3, probes=())
+    last = per_start(setup.replace(params0=run.params), studies.row_risks)
+    one = one_of(setup, 1)
+    K, v, q = (np.asarray(getattr(one.params0, name))[0, :, 0] for name in ("W_K", "W_V", "W_Q"))
+    assert (v > 0).all()
+    y = one.targets[0, :, 0]
+    assert (y > 0).all()
+    assert teacher == "gaussian" or (y < v.max()).all()  # softmax mixes the values
+    for k in range(6):
+        at = q[k]
+        for _ in range(30):
+            s = np.exp(-((at - K) ** 2) / 2)
+            at = at - 0.3 * (s @ v - y[k]) * np.sum(v * s * (K - at))
+        s = np.exp(-((at - K) ** 2) / 2)
+        expected = 0.5 * (s @ v - y[k]) ** 2
+        assert last[1, k] == pytest.approx(expected, rel=1e-9)
 
 
 # ---------------------------------------------------------------------------- the classifier
@@ -279,36 +334,32 @@ def torch_like_forward(W, tokens, kernel, heads):
 
 @pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
 def test_the_classifier_matches_numpy(kernel):
-    sizes = classifier.Sizes(20, True, 9, 2, 2, 8, 12)
-    network = classifier.transformer(sizes, layer.Form(attention.KERNELS[kernel], 2.0))
+    shapes = classifier.shapes(rows=20, positions=9, num_layers=2, num_heads=2, width=8, hidden=12)
+    design = classifier.Design(layer.Form(layer.KERNELS[kernel], 2.0), vocabulary=True)
     rng = np.random.default_rng(0)
-    W = {k: rng.normal(size=s.shape) * 0.5 for k, s in network.spec._asdict().items()}
+    W = {k: rng.normal(size=shape) * 0.5 for k, shape in shapes._asdict().items()}
     tokens = np.array([3, 7, 1, 19, 2, 0, 0])
     params = classifier.Weights(**{k: jnp.asarray(v) for k, v in W.items()})
-    found = network.apply(params, jnp.asarray(tokens, float)[:, None])
+    found = classifier.class_scores(params, jnp.asarray(tokens, float)[:, None], design)
     np.testing.assert_allclose(found, torch_like_forward(W, tokens, kernel, 2), rtol=1e-10)
 
 
+DIGITS = {"model": "classifier", "problem": "digits", "num_samples": 21, "test_samples": 10}
+
+
 def test_both_kernels_start_from_the_same_weights():
-    values = {"model": "classifier", "problem": "digits", "num_samples": 20, "test_samples": 10}
-    a = prepare(song2024.PAPER, values | {"kernel": "softmax"})
-    b = prepare(song2024.PAPER, values | {"kernel": "gaussian"})
+    a, b = (sh.setup(PAPER, **DIGITS, kernel=kernel) for kernel in ("softmax", "gaussian"))
     for one, other in zip(a.params0, b.params0, strict=True):
         assert (one == other).all()
 
 
-@pytest.mark.parametrize("method", ["sgd", "adam"])
-def test_stochastic_training_of_the_classifier_learns_digits(method):
-    step = {"sgd": 0.1, "adam": 1e-3}[method]
-    experiment = prepare(
-        song2024.PAPER,
-        {"model": "classifier", "problem": "digits", "num_samples": 200, "test_samples": 100}
-        | {"method": method, "step_size": step, "num_steps": 150, "every": 75},
-        seeds=(0, 1),
-        precision="float32",
-    )
-    run = simulate(experiment, ("test_accuracy", "train_accuracy", "test_risk"))
-    assert run.risk.dtype == jnp.float32
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "step"), [("sgd", 0.1), ("adam", 1e-3)])
+def test_stochastic_training_of_the_classifier_learns_digits(method, step):
+    values = {"method": method, "num_samples": 200, "test_samples": 100, "num_steps": 150}
+    setup = sh.setup(PAPER, seeds=(0, 1), precision="float32", **(DIGITS | values | {"every": 75}))
+    run = sh.train(setup, step_size=step, probes=["test_accuracy", "train_accuracy", "test_risk"])
+    assert run.risk.dtype == np.float32
     assert (run.risk[:, -1] < 0.3 * run.risk[:, 0]).all()
     assert (run.probes["test_accuracy"][:, -1] > 0.9).all()
     assert not (run.risk[0] == run.risk[1]).all()
@@ -334,55 +385,36 @@ def test_a_diverged_classifier_is_not_half_right():
 def test_data_that_the_classifier_does_not_know_are_refused(tmp_path, problem, X, y, hint):
     np.savez(tmp_path / "F.npz", X=X, y=np.array(y, float))
     with pytest.raises(InputError, match=hint):
-        prepare(
-            song2024.PAPER, {"model": "classifier", "problem": problem}, data=tmp_path / "F.npz"
-        )
-
-
-def test_a_diverged_run_is_not_called_slow():
-    experiment = trapped("softmax", train="W_Q,W_V", step_size=1e4, num_steps=100)
-    assert STATES[int(endings(experiment, simulate(experiment))["state"][0])] == "diverged"
+        sh.setup(PAPER, model="classifier", problem=problem, data=tmp_path / "F.npz")
 
 
 def test_held_out_data_of_a_file_are_measured_and_kept(tmp_path):
-    from shoal import store
-    from shoal.papers import PAPERS
-
     rng = np.random.default_rng(0)
     arrays = {"X": rng.normal(size=(6, 5, 3)), "X_test": rng.normal(size=(4, 5, 3))}
     arrays |= {"y": np.array([0, 1, 0, 1, 0, 1.0]), "y_test": np.array([1, 1, 0, 0.0])}
     np.savez(tmp_path / "F.npz", **arrays)
     values = {"model": "classifier", "problem": "digits", "method": "gd", "num_steps": 2}
-    values |= {"step_size": 0.1, "every": 1}
-    experiment = prepare(song2024.PAPER, values, data=tmp_path / "F.npz")
-    run = simulate(experiment, ("test_accuracy", "test_risk"))
-    params = jax.tree.map(lambda w: w[0], experiment.params0)
-    scores = jax.vmap(lambda x: song2024.model(experiment.setting).apply(params, x))(
-        jnp.asarray(arrays["X_test"])
-    )
+    values |= {"every": 1, "num_layers": 1, "width": 8, "hidden": 8}
+    setup = sh.setup(PAPER, **values, data=tmp_path / "F.npz")
+    run = sh.train(setup, step_size=0.1, probes=["test_accuracy", "test_risk"])
+    scores = predict(setup.network, one_of(setup).params0, arrays["X_test"])
     right = np.mean(np.argmax(scores, axis=1) == arrays["y_test"])
-    assert float(run.probes["test_accuracy"][0, 0]) == right
-    notes = {"params_file": None}
-    store.save_run(tmp_path / "run", experiment, run, [], notes)
-    again, _ = store.load_run(tmp_path / "run", PAPERS)
+    assert run.probes["test_accuracy"][0, 0] == right
+    run.save(tmp_path / "run")
+    again = sh.load(tmp_path / "run").setup
     np.testing.assert_array_equal(again.held_out.X, arrays["X_test"])
     np.testing.assert_array_equal(again.held_out.y, arrays["y_test"])
     np.savez(tmp_path / "F.npz", **{k: v for k, v in arrays.items() if k != "X_test"})
     with pytest.raises(InputError, match="lacks X_test"):
-        prepare(song2024.PAPER, values, data=tmp_path / "F.npz")
+        sh.setup(PAPER, **values, data=tmp_path / "F.npz")
 
 
-def test_predictions_in_pieces_equal_those_at_once():
-    from shoal.models import predict
-
-    experiment = prepare(
-        song2024.PAPER,
-        {"model": "classifier", "problem": "digits", "num_samples": 21, "test_samples": 2},
+def test_predictions_in_batches_equal_those_of_all_at_once():
+    one = one_of(sh.setup(PAPER, **DIGITS))
+    whole, parts = (
+        predict(one.network._replace(batch_size=size), one.params0, one.inputs)
+        for size in (None, 4)
     )
-    network = song2024.model(experiment.setting)
-    params = jax.tree.map(lambda w: w[0], experiment.params0)
-    whole = predict(network._replace(at_once=None), params, experiment.problem.X)
-    parts = predict(network._replace(at_once=4), params, experiment.problem.X)
     np.testing.assert_allclose(whole, parts, rtol=1e-12)
 
 
@@ -401,13 +433,16 @@ def test_predictions_in_pieces_equal_those_at_once():
         ({"problem": "pathfinder", "patch": 64}, "does not divide"),
         ({"problem": "pathfinder", "difficulty": "hart"}, "did you mean 'hard'"),
         ({"init": "trap"}, "dim=4"),
+        ({"init": "near_trap", "problem": "trap", "num_heads": 2}, "one head"),
+        ({"init": "identity"}, "value_dim=out_dim"),
+        ({"tokens": "identity", "dim": 5}, "dim=num_tokens"),
         ({"problem": "digits", "classes": "3,3"}, "two different labels"),
         ({"model": "classifier", "problem": "digits", "num_samples": 999}, "only"),
     ],
 )
 def test_bad_words_are_refused(values, hint):
     with pytest.raises(InputError, match=hint):
-        simulate(prepare(song2024.PAPER, values | {"step_size": 0.1, "num_steps": 1}))
+        sh.train(sh.setup(PAPER, **values, num_steps=1), step_size=0.1, probes=())
 
 
 def test_a_missing_text_extra_says_how_to_get_it(monkeypatch):
@@ -433,22 +468,53 @@ def test_reviews_are_distinct_balanced_and_split_without_overlap():
 
 
 def test_byte_embeddings_are_rank_deficient_although_the_dimension_suffices():
-    experiment = prepare(song2024.PAPER, {"problem": "imdb", "num_samples": 4, "num_tokens": 16})
-    X = np.asarray(experiment.problem.X)
+    X = sh.setup(PAPER, problem="imdb", num_samples=4, num_tokens=16).inputs
     assert X.shape == (4, 16, 64)
-    flat = X.reshape(64, 64)
-    assert np.linalg.matrix_rank(flat) < 64
+    assert np.linalg.matrix_rank(X.reshape(64, 64)) < 64
 
 
 def test_positions_may_start_as_waves_over_a_picture():
     values = {"model": "classifier", "problem": "pathfinder", "patch": 8, "places": "sinusoidal"}
-    setting = song2024.complete(song2024.Setting(**values))
-    spec = song2024.model(setting).spec
-    P = np.asarray(song2024.PAPER.init(setting)(jax.random.key(0), spec).P)
+    setting = completed(PAPER, values)
+    P = draw_weights(setting, [0]).P[0]
     assert P.shape == (1024, 64)
     frequency = 10000.0 ** (-np.arange(16) / 16)
     for place, (row, column) in ((0, (0, 0)), (3, (0, 3)), (6, (1, 2))):  # four tokens in a row
         waves = [f(at * frequency) for at in (row, column) for f in (np.sin, np.cos)]
         np.testing.assert_allclose(P[place], np.concatenate(waves), atol=1e-12)
-    along = song2024.PAPER.init(setting._replace(problem="imdb"))(jax.random.key(0), spec).P
+    along = draw_weights(setting.replace(problem="imdb"), [0]).P[0]
     assert not np.allclose(along[:16], P[:16])
+
+
+# ------------------------------------------------------------------------------------- claims
+
+CHEAP = "song2024.heads_times_dim_counts"
+
+
+def test_a_negative_control_is_contradicted():
+    claim = next(c for c in PAPER.claims if c.key == CHEAP)
+    assert claim.decide(claim.measure(claim.control)).ruling == "contradicted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", [c for c in PAPER.claims if c.key != CHEAP], ids=lambda c: c.key)
+def test_every_negative_control_is_contradicted(claim):
+    assert claim.decide(claim.measure(claim.control)).ruling == "contradicted"
+
+
+@pytest.mark.slow
+def test_the_visit_finds_softmax_stuck_and_the_gaussian_not():
+    found = PAPER.visit()
+    assert [row["state"] for row in found.rows] == ["stuck", "at the floor", "slow"]
+    assert found.verdicts == (("theorem_1, softmax, W_V", "holds"),)
+    assert "Stuck: softmax with W_Q sits in a strict local minimum" in found.words
+    assert all(len(cells) == len(found.head) for cells in found.cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["trap", "census", "initial_scale", "depth", "landscapes"])
+def test_figures_show_every_side(key):
+    figure = next(f for f in PAPER.figures if f.key == key).make(False)
+    assert figure.key == key
+    for panel in figure.panels:
+        assert panel.surface is not None or len(panel.curves) >= 2

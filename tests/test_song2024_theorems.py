@@ -1,34 +1,58 @@
 """Theorems of song2024: worked numbers, autodiff, brute force, and runs that must fail."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal import attention
+import shoal as sh
 from shoal.certificates import Verdict, readings, verdict
-from shoal.experiments import allowed_step, certify, default_step, prepare, simulate, theorem_of
-from shoal.papers import song2024
-from shoal.papers.song2024 import layer, theorems
+from shoal.lab.engine import default_steps
+from shoal.lab.setup import Setup
+from shoal.lab.theorem import allowed_steps
+from shoal.models import predict
+from shoal.papers.song2024 import PAPER, Song, bounds, layer
 from shoal.papers.song2024.layer import Weights
 from shoal.problems import Problem
 
-ALL = dict.fromkeys(Weights._fields, 1.0)
+
+def start_of(X, Y, W_Q, W_K, W_V, W_O, kernel, train="W_Q,W_K,W_V", **values):
+    """A setup of one start from plain lists of one head; bandwidth 1."""
+    arrays = [np.asarray(W, float) for W in (W_Q, W_K, W_V, W_O)]
+    heads = [W[None, None] if W.ndim == 2 else W[None, None, :, None] for W in arrays]
+    problem = Problem(np.asarray(X, float), np.asarray(Y, float))
+    N, n, D = problem.X.shape
+    setting = Song(
+        num_samples=N, num_tokens=n, dim=D, key_dim=heads[0].shape[-1],
+        value_dim=heads[3].shape[-2], out_dim=heads[3].shape[-1], kernel=kernel, bandwidth=1.0,
+        train=train, num_steps=50, **values,
+    )  # fmt: skip
+    return Setup(setting.complete(), problem, Weights(*heads), seeds=(0,), from_init=False)
 
 
-def start_of(X, Y, W_Q, W_K, W_V, W_O, kernel, train=("W_Q", "W_K", "W_V")):
-    """A start from plain lists of one head; bandwidth 1."""
-    arrays = [jnp.asarray(np.asarray(W, float)) for W in (W_Q, W_K, W_V, W_O)]
-    heads = [W[None] if W.ndim == 2 else W[None, :, None] for W in arrays]
-    problem = Problem(jnp.asarray(X, float), jnp.asarray(Y, float))
-    speeds = {name: jnp.asarray(float(name in train)) for name in Weights._fields}
-    form = layer.Form(attention.KERNELS[kernel], 1.0)
-    return theorems.Start(problem, Weights(*heads), form, kernel, speeds)
+def one_of(setup, row=0):
+    """One start, in JAX arrays as compiled programs see it."""
+    return jax.tree.map(jnp.asarray, setup.one(row))
+
+
+def with_targets(setup, Y):
+    return setup.replace(problem=setup.problem._replace(y=np.asarray(Y)))
+
+
+def outputs_of(setup):
+    one = one_of(setup)
+    return np.asarray(predict(one.network, one.params0, one.inputs))
+
+
+def largest_step(setup, key):
+    return float(allowed_steps(setup, key)[0])
 
 
 def example_1(kernel):
     X, Y = [[[1, 0], [1, 1]]], [[[1], [-1]]]
-    return start_of(X, Y, [1, 1], [0, 1], [0, 0], [[2]], kernel, ("W_V",))
+    return start_of(X, Y, [1, 1], [0, 1], [0, 0], [[2]], kernel, "W_V")
 
 
 def example_2(kernel, alpha):
@@ -40,42 +64,29 @@ def example_2(kernel, alpha):
 def example_3(kernel, epsilon):
     W_V, W_Q = [[1, 0], [0, 1], [2, -1]], [[1, 0], [0, 1], [1, 1]]
     W_K, X = [[1, 1], [-1, 0], [0, 1]], [np.diag([1.0, 2.0, 1.0])]
-    at_rest = start_of(X, np.zeros((1, 3, 2)), W_Q, W_K, W_V, np.eye(2), kernel, ("W_Q",))
-    M_0 = theorems._residual(at_rest)
-    Y = M_0 + epsilon * jnp.array([[[1.0, 0.0], [0.0, -1.0], [1.0, 1.0]]])
-    return at_rest._replace(problem=Problem(at_rest.problem.X, Y))
+    at_rest = start_of(X, np.zeros((1, 3, 2)), W_Q, W_K, W_V, np.eye(2), kernel, "W_Q")
+    away = np.array([[[1.0, 0.0], [0.0, -1.0], [1.0, 1.0]]])
+    return with_targets(at_rest, outputs_of(at_rest) + epsilon * away)
 
 
-def experiment_of(start, step_size, num_steps, **values):
-    """The same start as an experiment of the paper."""
-    N, n, D = start.problem.X.shape
-    H, _, k = start.params0.W_Q.shape
-    v, p = start.params0.W_O.shape[1:]
-    train = ",".join(name for name in Weights._fields if float(start.speeds[name]) > 0)
-    setting = song2024.complete(
-        song2024.Setting(
-            num_samples=N, num_tokens=n, dim=D, num_heads=H, key_dim=k, value_dim=v, out_dim=p,
-            kernel=start.kernel, bandwidth=1.0, train=train, step_size=step_size,
-            num_steps=num_steps, every=1,
-        )
-    )  # fmt: skip
-    made = prepare(song2024.PAPER, {"num_steps": 1})
-    stacked = jax.tree.map(lambda w: w[None], start.params0)
-    return made._replace(
-        setting=setting._replace(**values), problem=start.problem, params0=stacked, drawn=False
-    )
+def compared(setup, key, step_size, num_steps=50, tamper=lambda run: run, every=1):
+    """Train and certify, after changing the record by ``tamper``."""
+    theorem = PAPER.theorem_of(key)
+    start = setup.with_setting(num_steps=num_steps, every=every)
+    run = sh.train(start, step_size=float(step_size), probes=theorem.probes)
+    return sh.certify(tamper(run), key)[0], run
 
 
-def confronted(start, key, step_size, num_steps=50, tamper=lambda run: run):
-    experiment = experiment_of(start, float(step_size), num_steps)
-    theorem = theorem_of(song2024.PAPER, key)
-    run = simulate(experiment, theorem.probes)
-    return certify(experiment, theorem, tamper(run))[0], run
+def with_risk(run, at, change):
+    risk = run.risk.copy()
+    risk[0, at] = change(risk[0, at])
+    return dataclasses.replace(run, risk=risk)
 
 
-def bent_probe(run, name, factor):
-    bent = run.probes[name].at[0, 5].multiply(factor)
-    return run._replace(probes=run.probes | {name: bent})
+def with_probe(run, name, factor):
+    bent = run.probes[name].copy()
+    bent[0, 5] *= factor
+    return dataclasses.replace(run, probes=run.probes | {name: bent})
 
 
 # ---------------------------------------------------------------------------------- theorem 1
@@ -92,9 +103,10 @@ def bent_probe(run, name, factor):
 )  # fmt: skip
 def test_worked_example_1(kernel, A, lam, L, F_10, bound, best):
     start = example_1(kernel)
-    found = layer.value_matrix(start.params0, start.problem.X, start.form)
+    one = one_of(start)
+    found = layer.value_matrix(one.params0, one.inputs, one.setting.form)
     np.testing.assert_allclose(found, A, rtol=1e-9)
-    certificate, run = confronted(start, "theorem_1", 1 / L, 10)
+    certificate, run = compared(start, "theorem_1", 1 / L, 10)
     c = certificate.constants
     assert c["lambda"] == pytest.approx(lam, rel=1e-9)
     assert c["L"] == pytest.approx(L, rel=1e-9)
@@ -109,25 +121,22 @@ def test_worked_example_1(kernel, A, lam, L, F_10, bound, best):
 @pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
 def test_the_recursion_is_exact_and_the_floor_is_lstsq_s(kernel, heads, dim):
     values = {"num_samples": 3, "num_tokens": 4, "dim": dim, "num_heads": heads, "kernel": kernel}
-    experiment = prepare(song2024.PAPER, values | {"train": "W_V", "num_steps": 300, "out_dim": 2})
-    theorem = theorem_of(song2024.PAPER, "theorem_1")
-    step = allowed_step(experiment, theorem)
-    experiment = experiment._replace(setting=experiment.setting._replace(step_size=step))
-    run = simulate(experiment)
-    (certificate,) = certify(experiment, theorem, run)
+    setup = sh.setup(PAPER, **values, train="W_V", num_steps=100, out_dim=2)
+    run = sh.train(setup, step_size="theorem_1", probes=())
+    (certificate,) = run.certify("theorem_1")
     assert verdict(certificate) == Verdict.HOLDS
-    params = jax.tree.map(lambda w: w[0], experiment.params0)
-    A = np.asarray(
-        layer.value_matrix(params, experiment.problem.X, song2024.form(experiment.setting))
-    )
-    y = np.asarray(experiment.problem.y).ravel()
+    one, step = one_of(setup), run.step_size[0]
+    A = np.asarray(layer.value_matrix(one.params0, one.inputs, one.setting.form))
+    y = setup.targets.ravel()
     fitted = A @ np.linalg.lstsq(A, y, rcond=1e-12)[0]
     floor = 0.5 * np.sum((fitted - y) ** 2)
     F_0 = float(run.risk[0, 0])
     assert float(certificate.constants["F_star"]) == pytest.approx(floor, abs=1e-12 * F_0)
-    r = A @ np.asarray(params.W_V).ravel() - y
-    for t, risk in enumerate(np.asarray(run.risk[0])):  # the recursion itself, densely
+    r = A @ np.asarray(one.params0.W_V).ravel() - y
+    exact = certificate.curves["exact recursion"]
+    for t, risk in enumerate(run.risk[0]):  # the recursion itself, densely
         assert risk == pytest.approx(0.5 * r @ r, abs=1e-10 * F_0), t
+        assert exact[t] == pytest.approx(0.5 * r @ r, abs=1e-10 * F_0), t
         r = r - step * A @ (A.T @ r)
     full = heads * dim >= 12
     assert (floor < 1e-12 * F_0) == full
@@ -136,26 +145,28 @@ def test_the_recursion_is_exact_and_the_floor_is_lstsq_s(kernel, heads, dim):
 
 def test_theorem_1_is_tight_on_the_bottom_singular_vector():
     start = example_1("softmax")
-    A = layer.value_matrix(start.params0, start.problem.X, start.form)
-    U, sigma, _ = jnp.linalg.svd(A)
-    start = start._replace(problem=start.problem._replace(y=U[:, -1].reshape(1, 2, 1)))
-    certificate, run = confronted(start, "theorem_1", 1 / sigma[0] ** 2, 20)
+    one = one_of(start)
+    U, sigma, _ = np.linalg.svd(layer.value_matrix(one.params0, one.inputs, one.setting.form))
+    start = with_targets(start, U[:, -1].reshape(1, 2, 1))
+    certificate, run = compared(start, "theorem_1", 1 / sigma[0] ** 2, 20)
     q = float(certificate.constants["q"])
     np.testing.assert_allclose(run.risk[0], 0.5 * q ** (2 * np.arange(21)), rtol=1e-9)
 
 
 def test_theorem_1_needs_a_small_step_and_values_alone():
     start = example_1("gaussian")
-    certificate, _ = confronted(start, "theorem_1", 2.1 / 17.94853503, 5)
+    certificate, _ = compared(start, "theorem_1", 2.1 / 17.94853503, 5)
     assert verdict(certificate) == Verdict.NOT_APPLICABLE
-    joint = start._replace(speeds=start.speeds | {"W_Q": jnp.asarray(1.0)})
-    certificate, _ = confronted(joint, "theorem_1", 0.01, 5)
+    joint = start.with_setting(train="W_Q,W_V")
+    certificate, _ = compared(joint, "theorem_1", 0.01, 5)
     assert verdict(certificate) == Verdict.NOT_APPLICABLE
 
 
 def test_theorem_1_notices_a_tampered_run():
-    bent = lambda run: run._replace(risk=run.risk.at[0, 5].multiply(1 + 1e-6))  # noqa: E731
-    certificate, _ = confronted(example_1("softmax"), "theorem_1", 0.05, 10, bent)
+    certificate, _ = compared(
+        example_1("softmax"), "theorem_1", 0.05, 10,
+        lambda run: with_risk(run, 5, lambda x: x * (1 + 1e-6)),
+    )  # fmt: skip
     assert verdict(certificate) == Verdict.VIOLATED
 
 
@@ -177,12 +188,12 @@ JOINT = {
 def test_worked_example_2(kernel):
     alpha, expected, c, rate, F_10 = JOINT[kernel]
     start = example_2(kernel, alpha)
-    found = theorems.joint_constants(start)
+    found = bounds.joint_constants(one_of(start))
     for name, value in expected.items():
         assert float(found[name]) == pytest.approx(value, rel=1e-9), name
     np.testing.assert_allclose(found["c"][:, 0], c, rtol=1e-9)
-    step = theorems.largest_step_2(start)
-    certificate, run = confronted(start, "theorem_2", step)
+    step = largest_step(start, "theorem_2")
+    certificate, run = compared(start, "theorem_2", step)
     assert verdict(certificate) == Verdict.HOLDS
     assert float(certificate.predicted_rate) == pytest.approx(rate, rel=1e-7)
     assert float(run.risk[0, 10]) == pytest.approx(F_10, rel=1e-7)
@@ -195,68 +206,58 @@ def test_worked_example_2(kernel):
 @pytest.mark.parametrize(("kernel", "edge"), [("softmax", 55637.10226), ("gaussian", 19164.55367)])
 def test_theorem_2_begins_to_apply_where_it_should(kernel, edge):
     below, above = (example_2(kernel, edge * (1 + s)) for s in (-1e-6, 1e-6))
-    assert not np.isfinite(theorems.largest_step_2(below))
-    certificate, _ = confronted(below, "theorem_2", 1e-12, 5)
+    assert not np.isfinite(largest_step(below, "theorem_2"))
+    certificate, _ = compared(below, "theorem_2", 1e-12, 5)
     assert verdict(certificate) == Verdict.NOT_APPLICABLE
-    certificate, _ = confronted(above, "theorem_2", theorems.largest_step_2(above), 5)
+    certificate, _ = compared(above, "theorem_2", largest_step(above, "theorem_2"), 5)
     assert verdict(certificate) == Verdict.HOLDS
 
 
 def test_a_longer_step_is_certified_a_posteriori_where_descent_was_checked():
     start = example_2("gaussian", 2e4)
-    step = 1.05 * theorems.largest_step_2(start)
-    certificate, _ = confronted(start, "theorem_2", step)
+    step = 1.05 * largest_step(start, "theorem_2")
+    certificate, _ = compared(start, "theorem_2", step)
     assert float(step * certificate.constants["L"]) > 1.04
     assert verdict(certificate) == Verdict.HOLDS
-    wild, run = confronted(start, "theorem_2", 3 * theorems.largest_step_2(start), 5)
+    wild, run = compared(start, "theorem_2", 3 * largest_step(start, "theorem_2"), 5)
     assert float(run.risk[0, 1]) > float(run.risk[0, 0])
     assert verdict(wild) == Verdict.NOT_APPLICABLE
-    experiment = experiment_of(start, float(step), 50, every=10)  # nothing can be checked
-    run = simulate(experiment, ("gradient_norm", "distance"))
-    (blind,) = certify(experiment, theorem_of(song2024.PAPER, "theorem_2"), run)
+    blind, _ = compared(start, "theorem_2", step, every=10)  # nothing can be checked
     assert verdict(blind) == Verdict.NOT_APPLICABLE
 
 
 def test_theorem_2_needs_its_blocks_and_kernel():
     start = example_2("gaussian", 2e4)
-    step = theorems.largest_step_2(start)
-    for changes in ({"W_V": 0.0}, {"W_O": 1.0}):
-        other = start._replace(
-            speeds=start.speeds | {k: jnp.asarray(v) for k, v in changes.items()}
-        )
-        certificate, _ = confronted(other, "theorem_2", step, 3)
+    step = largest_step(start, "theorem_2")
+    for changes in ({"train": "W_Q,W_K"}, {"train": "all"}, {"kernel": "mean_gaussian"}):
+        other = start.with_setting(**changes)
+        assert np.isnan(largest_step(other, "theorem_2"))
+        certificate, _ = compared(other, "theorem_2", step, 3)
         assert verdict(certificate) == Verdict.NOT_APPLICABLE
-    kernel = attention.KERNELS["mean_gaussian"]
-    other = start._replace(form=layer.Form(kernel, 1.0), kernel="mean_gaussian")
-    certificate, _ = confronted(other, "theorem_2", step, 3)
-    assert verdict(certificate) == Verdict.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize("probe", ["risk", "distance", "lambda_A", "gradient_norm_W_V"])
 def test_theorem_2_notices_a_tampered_run(probe):
     def bent(run):
         if probe == "risk":
-            return run._replace(risk=run.risk.at[0, 5].set(2.9999))
-        return bent_probe(run, probe, 1e6 if probe == "distance" else 1e-6)
+            return with_risk(run, 5, lambda _: 2.9999)
+        return with_probe(run, probe, 1e6 if probe == "distance" else 1e-6)
 
     start = example_2("softmax", 1e5)
-    certificate, _ = confronted(start, "theorem_2", theorems.largest_step_2(start), 20, bent)
+    certificate, _ = compared(start, "theorem_2", largest_step(start, "theorem_2"), 20, bent)
     assert verdict(certificate) == Verdict.VIOLATED
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
 def test_theorem_2_s_curvature_bound_is_above_the_hessian(kernel):
     """Sampled in the ball and below the first risk, where the bound is claimed."""
-    start = example_2(kernel, JOINT[kernel][0])
-    c = theorems.joint_constants(start)
-    network = layer.attention_layer(theorems._sizes(start.params0), start.form)
+    start = one_of(example_2(kernel, JOINT[kernel][0]))
+    c = bounds.joint_constants(start)
 
     def risk(blocks):
-        params = start.params0._replace(**blocks)
-        out = jax.vmap(network.apply, in_axes=(None, 0))(params, start.problem.X)
-        return 0.5 * jnp.sum((out - start.problem.y) ** 2)
+        return start.risk(start.params0._replace(**blocks))
 
-    blocks = {name: getattr(start.params0, name) for name in ("W_Q", "W_K", "W_V")}
+    blocks = {k: jnp.asarray(getattr(start.params0, k)) for k in ("W_Q", "W_K", "W_V")}
     flat, unravel = jax.flatten_util.ravel_pytree(blocks)
     hessian = jax.jit(jax.hessian(lambda v: risk(unravel(v))))
     rng = np.random.default_rng(0)
@@ -289,15 +290,14 @@ QUERIES = {
 def test_worked_example_3(kernel):
     epsilon, expected, rate, sigma = QUERIES[kernel]
     start = example_3(kernel, epsilon)
-    J = layer.query_jacobians(
-        start.params0, start.problem.X, start.form, softmax=kernel == "softmax"
-    )
+    one = one_of(start)
+    J = layer.query_jacobians(one.params0, one.inputs, one.setting.form)
     np.testing.assert_allclose(np.linalg.svd(J[0], compute_uv=False)[:, -1], sigma, rtol=1e-9)
-    found = theorems.query_constants(start)
+    found = bounds.query_constants(one_of(start))
     for name, value in expected.items():
         assert float(found[name]) == pytest.approx(value, rel=1e-8), name
     assert float(found["F_0"]) == pytest.approx(2 * epsilon**2, rel=1e-7)
-    certificate, _ = confronted(start, "theorem_3", theorems.largest_step_3(start))
+    certificate, _ = compared(start, "theorem_3", largest_step(start, "theorem_3"))
     assert verdict(certificate) == Verdict.HOLDS
     assert float(certificate.predicted_rate) == pytest.approx(rate, rel=1e-7)
 
@@ -306,11 +306,11 @@ def test_worked_example_3(kernel):
 def test_theorem_3_notices_a_tampered_run(probe):
     def bent(run):
         if probe == "risk":
-            return run._replace(risk=run.risk.at[0, 5].multiply(1.01))
-        return bent_probe(run, probe, 1e6 if probe == "distance" else 1e-6)
+            return with_risk(run, 5, lambda x: 1.01 * x)
+        return with_probe(run, probe, 1e6 if probe == "distance" else 1e-6)
 
     start = example_3("softmax", 1e-5)
-    certificate, _ = confronted(start, "theorem_3", theorems.largest_step_3(start), 20, bent)
+    certificate, _ = compared(start, "theorem_3", largest_step(start, "theorem_3"), 20, bent)
     assert verdict(certificate) == Verdict.VIOLATED
 
 
@@ -321,51 +321,49 @@ def square_outputs(kernel, *, tied=False):
     W_Q, W_K = (rng.normal(size=(4, 3)) / 2 for _ in range(2))
     W_K = W_Q if tied else W_K
     W_V = rng.normal(size=(4, 3))
-    start = start_of(X, np.zeros((1, 3, 3)), W_Q, W_K, W_V, np.eye(3), kernel, ("W_Q",))
-    M_0 = theorems._residual(start)
-    bump = 1e-7 * jnp.asarray(rng.normal(size=(1, 3, 3)))
-    return start._replace(problem=Problem(start.problem.X, M_0 + bump))
+    start = start_of(X, np.zeros((1, 3, 3)), W_Q, W_K, W_V, np.eye(3), kernel, "W_Q")
+    return with_targets(start, outputs_of(start) + 1e-7 * rng.normal(size=(1, 3, 3)))
 
 
 def test_with_as_many_outputs_as_tokens_only_the_gaussian_is_certified():
-    soft, bell = square_outputs("softmax"), square_outputs("gaussian")
-    J = layer.query_jacobians(soft.params0, soft.problem.X, soft.form, softmax=True)
+    softmax, gaussian = square_outputs("softmax"), square_outputs("gaussian")
+    one = one_of(softmax)
+    J = layer.query_jacobians(one.params0, one.inputs, one.setting.form)
     assert (np.linalg.matrix_rank(np.asarray(J[0]), tol=1e-12) <= 2).all()
-    certificate, _ = confronted(soft, "theorem_3", 1e-3, 3)
+    certificate, _ = compared(softmax, "theorem_3", 1e-3, 3)
     assert verdict(certificate) == Verdict.NOT_APPLICABLE
     failed = [h.name for h in readings(certificate)[0] if h.holds is False]
     assert "outputs turn with queries: 0 < s_0" in failed
-    assert float(theorems.query_constants(bell)["s_0"]) > 1e-3
-    tiny = bell._replace(
-        problem=bell.problem._replace(y=bell.problem.y + (1 - 1e-3) * theorems._residual(bell))
-    )
-    certificate, _ = confronted(tiny, "theorem_3", theorems.largest_step_3(tiny), 10)
+    assert float(bounds.query_constants(one_of(gaussian))["s_0"]) > 1e-3
+    away = outputs_of(gaussian) - gaussian.targets
+    near = with_targets(gaussian, gaussian.targets + (1 - 1e-3) * away)
+    certificate, _ = compared(near, "theorem_3", largest_step(near, "theorem_3"), 10)
     assert verdict(certificate) == Verdict.HOLDS
 
 
 def test_tied_weights_leave_theorem_3_nothing_to_say():
     start = square_outputs("gaussian", tied=True)
-    c = theorems.query_constants(start)
+    c = bounds.query_constants(one_of(start))
     assert float(c["s_0"]) < 1e-12 * float(c["j"])
-    certificate, _ = confronted(start, "theorem_3", 1e-3, 3)
+    certificate, _ = compared(start, "theorem_3", 1e-3, 3)
     assert verdict(certificate) == Verdict.NOT_APPLICABLE
     # although tied weights are fine for theorems 1 and 2
-    assert float(theorems.joint_constants(start)["lambda"]) > 1e-6
+    assert float(bounds.joint_constants(one_of(start))["lambda"]) > 1e-6
 
 
 @pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
 def test_lipschitz_constants_of_theorem_3_hold_on_random_pairs(kernel):
-    start = example_3(kernel, 1e-5)
-    g = theorems.query_geometry(start)
-    beta, j = theorems.turning_bounds(start, g["U"], g["K"])
+    start = one_of(example_3(kernel, 1e-5))
+    g = bounds.query_geometry(start)
+    beta, j = bounds.PROVED[kernel].turning(g["U"], g["K"], 1.0)
     rng = np.random.default_rng(1)
-    X = start.problem.X
+    X, form = start.inputs, start.setting.form
     inverse = jnp.linalg.inv(X[0])
 
     @jax.jit
     def jacobian(Q):
         params = start.params0._replace(W_Q=(inverse @ Q)[None])
-        return layer.query_jacobians(params, X, start.form, softmax=kernel == "softmax")[0]
+        return layer.query_jacobians(params, X, form)[0]
 
     for _ in range(300):
         Q = jnp.asarray(rng.normal(size=(3, 2)) * 2)
@@ -380,91 +378,78 @@ def test_lipschitz_constants_of_theorem_3_hold_on_random_pairs(kernel):
 # ---------------------------------------------------------------------------------- theorem S
 
 
-def free_of_traps(**changes):
+def free_of_traps(tamper=lambda run: run, **changes):
     """Independent tokens and keys, targets in the affine hull of the values (here: the line)."""
     values = {"num_samples": 2, "num_tokens": 3, "dim": 8, "key_dim": 4, "value_dim": 1}
     values |= {"train": "W_Q", "num_steps": 400, "label_scale": 0.3}
-    experiment = prepare(song2024.PAPER, values | changes)
-    step = 0.5 * song2024.usual_step(case_of(experiment))
-    return experiment._replace(setting=experiment.setting._replace(step_size=float(step)))
-
-
-def case_of(experiment):
-    from shoal.experiments import Case, numbers_of
-
-    numbers = numbers_of(song2024.PAPER, experiment.setting)
-    params0 = jax.tree.map(lambda w: w[0], experiment.params0)
-    return Case(experiment.setting, experiment.problem, params0, 1.0, numbers["speeds"], True)
-
-
-def judged(experiment, key="theorem_s", tamper=lambda run: run):
-    theorem = theorem_of(song2024.PAPER, key)
-    run = simulate(experiment, theorem.probes)
-    return certify(experiment, theorem, tamper(run))[0]
+    setup = sh.setup(PAPER, **(values | changes))
+    step = 0.5 * default_steps(setup)
+    run = sh.train(setup, step_size=step, probes=PAPER.theorem_of("theorem_s").probes)
+    return sh.certify(tamper(run), "theorem_s")[0]
 
 
 def test_theorem_s_holds_and_can_fail():
-    experiment = free_of_traps()
-    certificate = judged(experiment)
+    certificate = free_of_traps()
     assert verdict(certificate) == Verdict.HOLDS
     assert len(certificate.conclusions) == 4
-    still = lambda run: run._replace(  # noqa: E731
-        probes=run.probes | {"gradient_norm_W_Q": 0 * run.probes["gradient_norm_W_Q"]}
-    )
-    assert verdict(judged(experiment, tamper=still)) == Verdict.VIOLATED
+
+    def still(run):
+        nothing = {"gradient_norm_W_Q": 0 * run.probes["gradient_norm_W_Q"]}
+        return dataclasses.replace(run, probes=run.probes | nothing)
+
+    assert verdict(free_of_traps(still)) == Verdict.VIOLATED
 
 
-def test_theorem_s_needs_independent_keys_softmax_and_queries_alone():
-    for changes in (
+@pytest.mark.parametrize(
+    "changes",
+    [
         {"key_dim": 1},
         {"kernel": "gaussian"},
         {"train": "W_Q,W_K"},
         {"dim": 5},
         {"out_dim": 3, "value_dim": 3},  # targets off the plane of three values
-    ):
-        assert verdict(judged(free_of_traps(**changes))) == Verdict.NOT_APPLICABLE, changes
+    ],
+)
+def test_theorem_s_needs_independent_keys_softmax_and_queries_alone(changes):
+    assert verdict(free_of_traps(**changes)) == Verdict.NOT_APPLICABLE
 
 
 @pytest.mark.parametrize("what", ["first", "rise", "gradient"])
 def test_theorem_s_notices_a_tampered_run(what):
     def bent(run):
-        if what == "first":
-            return run._replace(risk=run.risk.at[0, 0].multiply(2.0))
-        if what == "rise":
-            return run._replace(risk=run.risk.at[0, 15].multiply(1.1))
-        return bent_probe(run, "gradient_norm_W_Q", 1e-6)
+        if what == "gradient":
+            return with_probe(run, "gradient_norm_W_Q", 1e-6)
+        at, factor = (0, 2.0) if what == "first" else (15, 1.1)
+        return with_risk(run, at, lambda x: factor * x)
 
-    assert verdict(judged(free_of_traps(), tamper=bent)) == Verdict.VIOLATED
+    assert verdict(free_of_traps(bent)) == Verdict.VIOLATED
 
 
 def line_of_values(off):
     """Two tokens, values on a line, targets off that line by a little."""
     X, Y = [np.eye(2)], [[[0.4, off], [0.6, off]]]
     W_K, W_V = [[1.0, 0.0], [-1.0, 0.5]], [[0.0, 0.0], [1.0, 0.0]]
-    return start_of(X, Y, np.zeros((2, 2)), W_K, W_V, np.eye(2), "softmax", ("W_Q",))
+    return start_of(X, Y, np.zeros((2, 2)), W_K, W_V, np.eye(2), "softmax", "W_Q")
 
 
 @pytest.mark.parametrize("off", [0.0, 1e-11, 1e-10, 5e-10])
 def test_targets_rounded_off_the_hull_do_not_refute_theorem_s(off):
-    certificate, _ = confronted(line_of_values(off), "theorem_s", 0.5, 400)
+    certificate, _ = compared(line_of_values(off), "theorem_s", 0.5, 400)
     assert verdict(certificate) in (Verdict.HOLDS, Verdict.UNRESOLVED)
-    certificate, _ = confronted(line_of_values(1e-6), "theorem_s", 0.5, 5)
+    certificate, _ = compared(line_of_values(1e-6), "theorem_s", 0.5, 400)
     assert verdict(certificate) == Verdict.NOT_APPLICABLE
 
 
 def test_one_token_leaves_nothing_to_turn():
-    start = start_of([[[2.0]]], [[[6.0]]], [1.0], [1.0], [3.0], [[1.0]], "softmax", ("W_Q",))
-    assert float(theorems.query_constants(start)["s_0"]) == 0.0
-    certificate, _ = confronted(start, "theorem_s", 0.1, 3)
+    start = start_of([[[2.0]]], [[[6.0]]], [1.0], [1.0], [3.0], [[1.0]], "softmax", "W_Q")
+    assert float(bounds.query_constants(one_of(start))["s_0"]) == 0.0
+    certificate, _ = compared(start, "theorem_s", 0.1, 3)
     assert verdict(certificate) != Verdict.VIOLATED
 
 
 def test_the_trap_is_outside_theorem_s():
-    experiment = prepare(
-        song2024.PAPER,
-        {"problem": "trap", "init": "trap", "train": "W_Q", "step_size": 0.1, "num_steps": 20},
-    )
-    certificate = judged(experiment)
+    setup = sh.setup(PAPER, problem="trap", init="trap", train="W_Q", num_steps=20)
+    certificate, _ = compared(setup, "theorem_s", 0.1, 20)
     failed = [h.name for h in readings(certificate)[0] if h.holds is False]
     assert failed == ["keys are affinely independent: rank = n - 1"]
 
@@ -473,35 +458,29 @@ def test_an_infimum_above_the_floor():
     """Keys (-1, 0, 1), values (0, 1, 0): outputs stay below 1/3, the hull reaches 1."""
     start = start_of(
         [np.eye(3)], np.full((1, 3, 1), 2.0), [0, 0, 0], [-1, 0, 1], [0, 1, 0], [[1]], "softmax",
-        ("W_Q",),
+        "W_Q",
     )  # fmt: skip
-    U = jax.vmap(lambda x: layer.values(start.params0, x))(start.problem.X)
-    floor = float(layer.reach_floor(U[0], start.problem.y[0], box=None))
+    one = one_of(start)
+    floor = float(one.setting.floor(one)(one.params0))
     assert floor == pytest.approx(3 * 0.5, rel=1e-9)
-    experiment = experiment_of(start, 0.5, 200)
-    run = simulate(experiment)
-    assert float(run.risk[0].min()) == pytest.approx(3 * 25 / 18, rel=1e-9)
-    assert float(run.risk[0].min()) >= floor
+    run = sh.train(start, steps=200, step_size=0.5, probes=())
+    assert run.risk[0].min() == pytest.approx(3 * 25 / 18, rel=1e-9)
+    assert run.risk[0].min() >= floor
 
 
 # ------------------------------------------------------------------------------- kernel regime
 
 
 def test_the_kernel_predicts_training_of_values_exactly():
-    experiment = prepare(
-        song2024.PAPER,
-        {"train": "W_V", "num_steps": 40, "num_samples": 2, "num_tokens": 3, "out_dim": 2},
-    )
-    step = default_step(experiment)
-    experiment = experiment._replace(setting=experiment.setting._replace(step_size=step))
-    theorem = theorem_of(song2024.PAPER, "kernel_regime")
-    run = simulate(experiment, theorem.probes)
-    (certificate,) = certify(experiment, theorem, run)
+    setup = sh.setup(PAPER, train="W_V", num_steps=40, num_samples=2, num_tokens=3, out_dim=2)
+    run = sh.train(setup, probes=["kernel_distance"])
+    (certificate,) = run.certify("kernel_regime")
     assert float(certificate.constants["Delta"]) < 1e-12
     assert verdict(certificate) == Verdict.HOLDS
-    K = song2024.driving_kernel(case_of(experiment))(
-        jax.tree.map(lambda w: w[0], experiment.params0)
+    one = one_of(setup)
+    A = np.asarray(layer.value_matrix(one.params0, one.inputs, one.setting.form))
+    np.testing.assert_allclose(one.kernel()(one.params0), A @ A.T, atol=1e-12)
+    largest = np.linalg.norm(A, 2) * np.linalg.norm(one.params0.W_V)
+    assert float(one.setting.output_size(one)) == pytest.approx(
+        largest + np.linalg.norm(setup.targets), rel=1e-9
     )
-    params = jax.tree.map(lambda w: w[0], experiment.params0)
-    A = layer.value_matrix(params, experiment.problem.X, song2024.form(experiment.setting))
-    np.testing.assert_allclose(K, A @ A.T, atol=1e-12)

@@ -578,6 +578,15 @@ def test_a_folder_of_version_0_1_0_can_still_be_looked_at(tmp_path, capsys):
     assert pl.read_csv(tmp_path / "t.csv")["width"].to_list() == [8, 8, 16, 16]
 
 
+@pytest.mark.slow
+def test_a_sweep_of_version_0_1_0_done_again_gives_the_same_table():
+    old = frame(FIXTURES / "sweep-0.1.0")
+    rows = rows_of((FIXTURES / "sweep-0.1.0" / "sweep.toml").read_text())
+    new = pl.DataFrame(rows, infer_schema_length=None).sort("number")
+    assert new.columns == old.columns
+    assert_frame_equal(new.drop("key"), old.drop("key"), rel_tol=1e-9)  # code is part of a key
+
+
 def test_a_dry_run_counts_and_writes_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("s.toml").write_text(SMALL)

@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,15 @@ def note(text: str) -> None:
     console(stderr=True).print(text, markup=False, soft_wrap=True)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
 def duration(seconds: float) -> str:
     """A time with three digits and a unit that fits.
 
@@ -70,14 +80,19 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """Progress on standard error: a bar in a terminal, else a line every few seconds."""
     err = console(stderr=True)
     if not err.is_terminal:
-        begun = last = time.monotonic()
+        first: tuple[float, int] | None = None  # what came before it was mostly compilation
+        last = time.monotonic()
 
         def line(done: int, total: int) -> None:
-            nonlocal last
-            if time.monotonic() - last > 5 and done < total:
-                last = time.monotonic()
-                left = (last - begun) * (total - done) / max(done, 1)
-                err.print(f"{label}: {done} of {total}, about {left:.0f} s left", markup=False)
+            nonlocal first, last
+            now = time.monotonic()
+            first = first or (now, done)
+            if now - last > 5 and done < total:
+                last, rest = now, ""
+                if done > first[1]:
+                    left = (now - first[0]) * (total - done) / (done - first[1])
+                    rest = f", about {left:.0f} s left"
+                err.print(f"{label}: {done} of {total}{rest}", markup=False)
 
         yield line
         return
@@ -144,11 +159,28 @@ def _rates(certificate: Certificate, unit: str) -> str:
 def sizes_text(setup: "Setup") -> str:
     """The sizes of a setup, and the settings that the user chose."""
     setting = setup.setting
-    always = ("num_samples", "num_tokens", "dim", "num_heads", "num_layers", "width", "residual",
-              "kernel", "train", "init", "score_exponent")  # fmt: skip
-    names = dict.fromkeys((*always, *setup.overrides))
+    sizes = [n for n in ("num_heads", "num_layers", "width") if _shapes_weights(setting, n)]
+    more = ("residual",) if "num_layers" in sizes else ()
+    names = dict.fromkeys(
+        ("num_samples", "num_tokens", "dim", *sizes, *more, "kernel", "train", "init",
+         "score_exponent", *setup.overrides)
+    )  # fmt: skip
     shown = [n for n in names if n in setting.fields() and n not in ("num_steps", "step_size")]
     return ", ".join(f"{name}={getattr(setting, name)}" for name in shown)
+
+
+def _shapes_weights(setting: Any, name: str) -> bool:
+    """Whether the weights' shapes depend on a size: in some papers only one model has it."""
+    from shoal import trees
+
+    size = getattr(setting, name, None)
+    if not isinstance(size, int):
+        return False
+    shapes = [
+        [leaf.shape for leaf in trees.blocks(s.network().spec).values()]
+        for s in (setting, setting.replace(**{name: 2 * size}))
+    ]
+    return shapes[0] != shapes[1]
 
 
 def steps_text(setup: "Setup") -> str:
@@ -215,9 +247,10 @@ def setup_text(setup: "Setup") -> str:
     from shoal import trees
 
     blocks = trees.blocks(setup.params0)
-    shapes = ", ".join(f"{k} {tuple(np.shape(W)[1:])}" for k, W in list(blocks.items())[:8])
+    axes = 1 if setup.seeds else 0  # of seeds
+    shapes = ", ".join(f"{k} {tuple(np.shape(W)[axes:])}" for k, W in list(blocks.items())[:8])
     more = f" and {len(blocks) - 8} more blocks" if len(blocks) > 8 else ""
-    seeds = f"{len(setup.seeds)} seed(s)" if setup.seeds else "one start"
+    seeds = counted(len(setup.seeds), "seed") if setup.seeds else "one start"
     return f"Setup of {setup.name}, {seeds}: {sizes_text(setup)}\n{shapes}{more}"
 
 
@@ -226,8 +259,9 @@ def run_parts(run: "Run", certificates: tuple["Certificates", ...] = ()) -> Iter
     seconds = run.notes.get("seconds")
     spent = "" if seconds is None else f", {seconds:.1f} s"
     yield (
-        f"[bold]{escape(run.setup.name)}[/]: {len(run.seeds)} seed(s), {int(run.step[-1])} steps "
-        f"of {steps_text(run.setup)} ({escape(run.notes.get('step_size_source', 'given'))}){spent}"
+        f"[bold]{escape(run.setup.name)}[/]: {counted(len(run.seeds), 'seed')}, "
+        f"{counted(int(run.step[-1]), 'step')} of {steps_text(run.setup)} "
+        f"({escape(run.notes.get('step_size_source', 'given'))}){spent}"
     )
     few = certificates if len(certificates) <= MANY else ()
     rows = table("seed", "first risk", "last risk", "lost per step", *(c.theorem.key for c in few))
@@ -292,39 +326,43 @@ def _final_states(seeds: tuple[int, ...], ended: list[dict[str, Any]]) -> Table:
 # -------------------------------------------------------------------------------------- papers
 
 
-def papers(known: list["Paper"]) -> None:
-    """The list of papers."""
+def paper_summary(item: "Paper", target: str) -> None:
+    """A paper with its theorems and figures; ``target`` is what the user calls it."""
     out = console()
-    for item in known:
-        where = f" (arXiv {item.arxiv})" if item.arxiv else ""
-        out.print(f"[bold]{escape(item.key)}[/]  {escape(item.title)}{where}")
-        who = ", ".join(str(part) for part in (item.authors, item.year) if part)
-        about = f" About {item.about}." if item.about else ""
-        out.print(f"  {escape(who)}.{escape(about)}")
-        for theorem in item.all_theorems():
-            source = escape(theorem.source.partition(";")[0])
-            out.print(
-                f"  [cyan]{escape(item.key)}.{theorem.key}[/]  {escape(theorem.statement)} "
-                f"[dim]({source})[/]"
-            )
-        names = ", ".join(figure.key for figure in item.figures) or "none"
-        out.print(f"  {len(item.claims)} claims (shoal claims {item.key}); figures: {names}")
-        out.print(f"  [dim]shoal papers {item.key} shows settings and probes.[/]")
+    where = f" (arXiv {item.arxiv})" if item.arxiv else ""
+    out.print(f"[bold]{escape(item.key)}[/]  {escape(item.title)}{where}")
+    who = ", ".join(str(part) for part in (item.authors, item.year) if part)
+    about = f" About {item.about}." if item.about else ""
+    out.print(f"  {escape(who)}.{escape(about)}")
+    for theorem in item.all_theorems():
+        source = escape(theorem.source.partition(";")[0])
+        out.print(
+            f"  [cyan]{escape(target)}.{theorem.key}[/]  {escape(theorem.statement)} "
+            f"[dim]({source})[/]"
+        )
+    names = ", ".join(figure.key for figure in item.figures) or "none"
+    claims = counted(len(item.claims), "claim")
+    out.print(f"  {claims} (shoal claims {escape(target)}); figures: {escape(names)}")
 
 
-def paper(item: "Paper", probes: dict[str, str]) -> None:
-    """One paper with all its settings and probes."""
+def settings_of(kind: Any) -> dict[str, tuple[str, str]]:
+    """For every setting what it does, and where it comes from."""
     from shoal.lab.setting import provenance
 
-    papers([item])
+    said, sources = kind.sentences(), provenance(kind)
+    return {name: (re.sub(r" \[\w+\]$", "", said[name]), sources[name]) for name in said}
+
+
+def paper(item: "Paper", target: str, probes: dict[str, str]) -> None:
+    """One paper with all its settings and probes."""
+    paper_summary(item, target)
     out = console()
     kind = item.setting
     rows = _wordy_table("setting", "default", "what it does", "source")
-    defaults, sources = kind().asdict(), provenance(kind)
-    for name, sentence in kind.sentences().items():
+    defaults = kind().asdict()
+    for name, (said, source) in settings_of(kind).items():
         default = "auto" if defaults[name] is None else _plain_value(defaults[name])
-        said = sentence.removesuffix(f" [{sources[name]}]").removesuffix(" [summary]")
-        rows.add_row(name, escape(default), escape(said), sources[name])
+        rows.add_row(name, escape(default), escape(said), source)
     out.print(rows)
     rows = _wordy_table("probe", "default", "what it is")
     for name, sentence in probes.items():
@@ -348,8 +386,8 @@ def data(report: "DataReport") -> None:
     """The data assumptions of wu2023, measured on any problem."""
     out = console()
     out.print(
-        f"{report.num_samples} samples of {report.num_tokens} tokens in dimension {report.dim}; "
-        f"labels of root mean square {number(report.label_rms)}"
+        f"{counted(report.num_samples, 'sample')} of {counted(report.num_tokens, 'token')} in "
+        f"dimension {report.dim}; labels of root mean square {number(report.label_rms)}"
     )
     rows = table("assumption", "measured", "holds")
     rows.add_row("bounded: |X_n|_F <= sqrt(tokens) C", f"C = {number(report.bound)}", _HOLDS[True])
@@ -358,14 +396,17 @@ def data(report: "DataReport") -> None:
         number(report.row_conditioning),
         _HOLDS[report.full_row_rank],
     )
-    fit = (
-        f"{number(report.tail_exponent)} "
-        f"[{number(report.tail_exponent_low)}, {number(report.tail_exponent_high)}]"
-    )
+    interval = f"[{number(report.tail_exponent_low)}, {number(report.tail_exponent_high)}]"
+    fit = f"{number(report.tail_exponent)} {interval}"
+    if math.isnan(report.tail_exponent):
+        fit = "too few pairs"
+    exponents = f"c <= {number(report.largest_exponent)}" if report.dissimilar else "no such c"
+    if math.isinf(report.largest_exponent):
+        exponents = "every c"
     rows.add_row("tail exponent c, fitted to exp(-a t^c)", escape(fit), "")
     rows.add_row(
         "dissimilar: overlaps t >= 1 obey exp(-t^c) as they stand, for some c > 0",
-        f"c <= {number(report.largest_exponent)}" if report.dissimilar else "no such c",
+        exponents,
         _HOLDS[report.dissimilar],
     )
     rows.add_row("largest normalised overlap of two samples", number(report.overlap_max), "")

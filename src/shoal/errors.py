@@ -18,9 +18,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("wdith", ["width", "dim"])
     "did you mean 'width'? There are: width, dim."
     >>> nearest("zzz", ["width", "dim"])
-    'There are: width, dim.'
+    'there are: width, dim.'
     """
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}There are: {', '.join(known)}."
+    folded = {other.casefold(): other for other in known}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.5)
+    hint = f"did you mean {folded[close[0]]!r}? There" if close else "there"
+    return f"{hint} are: {', '.join(known)}."

@@ -41,10 +41,12 @@ class Landscape(NamedTuple):
 
     def __repr__(self) -> str:
         """The measures as a table."""
+        from rich.markup import escape
+
         from shoal.console import table, text_of
 
-        rows = table("", *(str(k + 1) for k in range(len(self.measures))))
-        for key in self.measures[0]:
+        rows = table("", *(escape(m["run"]) for m in self.measures))
+        for key in [key for key in self.measures[0] if key != "run"]:
             rows.add_row(key.replace("_", " "), *(cell(m[key]) for m in self.measures))
         return text_of(self.words, rows)
 

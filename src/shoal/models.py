@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, Int, Params, Risk
-from shoal.problems import Problem
+from shoal.problems import Problem, Samples
 
 
 class Model(NamedTuple):
@@ -77,7 +77,9 @@ def _rows_of(problem: Any, rows: Int[Array, " b"] | None) -> Any:
     return problem if rows is None else jax.tree.map(lambda a: a[rows], problem)
 
 
-def empirical_risk(model: Model, problem: Problem, loss: Callable[[Array, Array], Array]) -> Risk:
+def empirical_risk(
+    model: Model, problem: Problem | Samples, loss: Callable[[Any, Any], Array]
+) -> Risk:
     """The loss of the model's outputs on a problem, as a function of the parameters.
 
     If ``rows`` is given, only those samples: that is what stochastic methods descend.
@@ -90,7 +92,9 @@ def empirical_risk(model: Model, problem: Problem, loss: Callable[[Array, Array]
     return risk
 
 
-def training_risk(model: Model, problem: Problem, loss: Callable[[Array, Array], Array]) -> Risk:
+def training_risk(
+    model: Model, problem: Problem | Samples, loss: Callable[[Any, Any], Array]
+) -> Risk:
     """The same number by the model's fastest way: for training steps, not for Hessians."""
     fused, fast = model.fused_squares, model.fast_outputs
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray
+from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray, Scalar
 from shoal.errors import InputError
 
 
@@ -130,7 +130,7 @@ def unit_tokens(X: Float[Array, "N n d"]) -> Float[Array, "N n d"]:
     return X / jnp.where(length > 0, length, 1)
 
 
-def gaussian_labels(key: PRNGKeyArray, num_samples: int, scale: float) -> Float[Array, " N"]:
+def gaussian_labels(key: PRNGKeyArray, num_samples: int, scale: Scalar) -> Float[Array, " N"]:
     """Independent Gaussian labels of standard deviation ``scale``, unrelated to the data."""
     return scale * jax.random.normal(key, (num_samples,), float)
 
@@ -138,7 +138,7 @@ def gaussian_labels(key: PRNGKeyArray, num_samples: int, scale: float) -> Float[
 def teacher_labels(
     teacher: Callable[[Float[Array, "n d"]], Float[Array, ""]],
     X: Float[Array, "N n d"],
-    scale: float,
+    scale: Scalar,
 ) -> Float[Array, " N"]:
     """Outputs of a teacher, scaled to root mean square ``scale``."""
     outputs = jax.vmap(teacher)(X)

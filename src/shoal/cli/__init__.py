@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import (
+    App,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    UnusedCliTokensError,
+)
 
 from shoal import __version__
 from shoal.errors import InputError
@@ -585,7 +592,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"shoal: {_one_line(error)}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            print("shoal: stopped.", file=sys.stderr)
+            words = sys.argv[1:] if arguments is None else arguments
+            print(f"shoal: stopped{_after_a_stop(words)}", file=sys.stderr)
             return 143 if terminated else 130
         except BrokenPipeError:
             sys.stderr.close()
@@ -615,9 +623,24 @@ def _sigterm_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _after_a_stop(words: list[str]) -> str:
+    """What an interrupted command leaves behind, and how to continue."""
+    command = words[0] if words else ""
+    if command in ("claims", "reproduce", "sweep", "tour"):
+        return "; what is finished is kept, and the same command continues."
+    return "; nothing was saved." if command in ("train", "certify") else "."
+
+
 def _one_line(error: BaseException) -> str:
     """A message without line breaks or control characters, whatever the user typed."""
-    words = " ".join(str(error).split())
+    if isinstance(error, MissingArgumentError) and error.argument and error.command_chain:
+        command = " ".join(error.command_chain)
+        text = f"{command} needs {error.argument.name}; see shoal {command} --help."
+    elif isinstance(error, UnusedCliTokensError):
+        text = f"too many arguments: {' '.join(error.unused_tokens or ())}"
+    else:
+        text = str(error)
+    words = " ".join(text.split())
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in words)
 
 

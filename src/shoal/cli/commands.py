@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from shoal import console
-from shoal.cli import Start
+from shoal.cli import Source, Start
 from shoal.diagnostics.data import data_report
-from shoal.disk.runs import load_run, require_free, write_json, write_rows
+from shoal.disk.runs import load_run, require_folder, require_free, write_json, write_rows
 from shoal.errors import InputError
 from shoal.jsons import dumps
 from shoal.lab.paper import Paper
 from shoal.lab.probes import probe_names, sentence
 from shoal.lab.run import Run, chosen_probes, train
-from shoal.lab.setting import parse_assignments, provenance
+from shoal.lab.setting import parse_assignments
 from shoal.lab.setup import Setup, paper_setup
 from shoal.lab.theorem import ANY_METHOD, Certificates, Theorem, certify, require_covered
 from shoal.papers import PAPERS, paper_of, split_target
@@ -102,8 +102,8 @@ def execute(
 def _save(run: Run, found: tuple[Certificates, ...], start: Start, out: Path | None) -> None:
     if out is None:
         return
-    files = {"data_file": start.data, "params_file": start.params}
-    run.notes.update({name: str(path) if path else None for name, path in files.items()})
+    for name, path in {"data_file": start.data, "params_file": start.params}.items():
+        run.notes.setdefault(name, str(path) if path else None)
     run.save(out, found)
     console.note(f"wrote {out}")
 
@@ -203,9 +203,11 @@ def papers_command(target: str, *, as_json: bool) -> None:
     if as_json:
         print_json([_paper_json(paper) for paper in wanted])
     elif target:
-        console.paper(wanted[0], _probe_sentences(wanted[0]))
+        console.paper(wanted[0], target, _probe_sentences(wanted[0]))
     else:
-        console.papers(wanted)
+        for paper in wanted:
+            console.paper_summary(paper, paper.key)
+        console.console().print("[dim]shoal papers PAPER shows a paper's settings and probes.[/]")
 
 
 def _probe_sentences(paper: Paper) -> dict[str, str]:
@@ -215,7 +217,6 @@ def _probe_sentences(paper: Paper) -> dict[str, str]:
 
 
 def _paper_json(paper: Paper) -> dict[str, Any]:
-    sentences, sources = paper.setting.sentences(), provenance(paper.setting)
     return {
         "key": paper.key,
         "title": paper.title,
@@ -235,14 +236,15 @@ def _paper_json(paper: Paper) -> dict[str, Any]:
         "default_probes": paper.setting.default_probes,
         "setting": paper.setting().asdict(),
         "settings": {
-            name: {"about": sentences[name], "source": sources[name]} for name in sentences
+            name: {"about": said, "source": source}
+            for name, (said, source) in console.settings_of(paper.setting).items()
         },
     }
 
 
-def data_command(target: str, start: Start, *, as_json: bool) -> None:
+def data_command(target: str, source: Source, *, as_json: bool) -> None:
     """``shoal data``."""
-    setup = _setup(paper_of(target), start)
+    setup = _setup(paper_of(target), Start(set=source.set, data=source.data))
     if not hasattr(setup.problem, "X"):
         msg = f"{setup.name} has no sequences of tokens to measure."
         raise InputError(msg)
@@ -254,7 +256,7 @@ def data_command(target: str, start: Start, *, as_json: bool) -> None:
 
 
 def landscape_command(
-    folders: tuple[Path, ...], out: Path, options: dict[str, Any], *, as_json: bool
+    folders: tuple[Path, ...], out: Path, options: dict[str, Any], paper: str, *, as_json: bool
 ) -> None:
     """``shoal landscape``."""
     from shoal import figures
@@ -262,7 +264,10 @@ def landscape_command(
     from shoal.landscapes import cell, landscape
     from shoal.pages import drawing, page
 
+    if paper:
+        paper_of(paper)  # from now on its runs are known
     runs = [load_run(folder) for folder in folders]
+    require_folder(out)
     with console.progress("landscape") as tell:
         found = landscape(*runs, names=tuple(map(str, folders)), progress=tell, **options)
     about = {"directions": found.kind, "blocks": found.blocks, "sides": found.measures}

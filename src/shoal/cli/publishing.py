@@ -14,6 +14,8 @@ from shoal.disk.runs import (
     FORMAT,
     load_run,
     read_json,
+    require_file,
+    require_folder,
     versions,
     write_json,
     write_rows,
@@ -95,6 +97,9 @@ def claims(
 ) -> None:
     """``shoal claims``."""
     chosen = wanted(names)
+    require_folder(out)
+    if markdown is not None:
+        require_file(markdown)
     if full:
         console.note(_cost([claim.full for claim in chosen], "claims"))
     entries = ledger(chosen, full=full)
@@ -209,6 +214,7 @@ def reproduce(name: str, out: Path | None, *, full: bool, as_json: bool) -> None
         msg = f"{target} has no figure {part!r}; {nearest(part, known)}"
         raise InputError(msg)
     folder = out if out is not None else Path(f"figures-{paper.key}")
+    require_folder(folder)
     if full:
         console.note(f"{len(chosen)} figures at full size may take hours. {KEPT}")
     made, files = [], []
@@ -267,7 +273,7 @@ def report(paths: tuple[Path, ...], out: Path | None, paper: str, *, as_json: bo
     if paper:
         paper_of(paper)  # from now on its runs are known
     if not paths:
-        msg = "shoal report needs a run folder, a ledger, a reproduction or a certificate."
+        msg = "report needs a run folder, or what claims, reproduce or certify --json wrote."
         raise InputError(msg)
     pages = [_sections_of(path) for path in paths]
     title, lead, parts, used = pages[0]

@@ -1,5 +1,6 @@
 """``shoal new paper``: a paper to begin with, in one file that works."""
 
+import keyword
 from pathlib import Path
 
 from shoal import console
@@ -87,8 +88,11 @@ PAPER.figure("width", "Loss by width", by_width, ("risk", "distance"))
 
 def new_paper(name: str, out: Path | None, *, as_json: bool) -> None:
     """Write the template under a name of the user's."""
-    if not name.isidentifier() or name in BUILT_IN:
-        msg = f"{name!r}: expected a new Python name such as doe2024."
+    if not name.isidentifier() or keyword.iskeyword(name):
+        msg = f"{name!r} is not a Python name; expected one such as doe2024."
+        raise InputError(msg)
+    if name in BUILT_IN:
+        msg = f"{name!r} is a built-in paper; choose another name."
         raise InputError(msg)
     path = Path(f"{name}.py") if out is None else out
     if path.exists():
@@ -98,4 +102,5 @@ def new_paper(name: str, out: Path | None, *, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(path)})
     else:
-        console.note(f"wrote {path}; try: shoal certify ./{path.name}.theorem_1")
+        where = path if path.is_absolute() else f"./{path}"
+        console.note(f"wrote {path}; try: shoal certify {where}.theorem_1")

@@ -12,6 +12,7 @@ from rich.markup import escape
 from shoal import console
 from shoal.cli import publishing
 from shoal.cli.commands import print_json
+from shoal.disk.runs import require_file
 from shoal.lab.ledger import ledger_json
 from shoal.lab.paper import Paper
 from shoal.lab.theorem import certify
@@ -29,6 +30,7 @@ CLAIMS = (
 
 def tour(page_path: Path, *, as_json: bool) -> None:
     """Train, certify, test a few claims, and say what came out, here and on a page."""
+    require_file(page_path)
     begun = time.perf_counter()
     out = console.console()
     visited = [paper for paper in PAPERS.values() if paper.visit is not None]

@@ -86,7 +86,7 @@ def largest_exponent(overlaps: np.ndarray) -> float:
 
 def data_report(problem: Problem) -> DataReport:
     """Measure the data assumptions of Wu et al. (2023), in float64."""
-    X = problem.X.astype(jnp.float64)
+    X = jnp.asarray(problem.X, jnp.float64)
     N, n, d = X.shape
     norms = jnp.linalg.norm(X, axis=-1)
     sigma = np.asarray(jnp.linalg.svd(X, full_matrices=False, compute_uv=False))

@@ -7,6 +7,8 @@ written aside, under a name that begins with a dot, and renamed when complete. F
 (format 1) are read too.
 """
 
+import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -55,22 +57,33 @@ def versions() -> dict[str, str]:
 def require_free(folder: Path) -> None:
     """Refuse a folder that exists or cannot be made, before any work is done."""
     folder = _absolute(folder)
-    try:
+    with contextlib.suppress(OSError):
         if folder.exists() or folder.is_symlink():
             msg = f"{str(folder)!r} exists already; choose another --out, or move it away."
             raise InputError(msg)
-        parent = folder.parent
+    require_folder(folder)
+
+
+def require_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be made or written into, before any work is done."""
+    parent = folder = _absolute(folder)
+    try:
         while not parent.exists() and not parent.is_symlink():
+            if len(os.fsencode(parent.name)) > 255:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
             parent = parent.parent
         Path(tempfile.mkdtemp(prefix=".shoal-", dir=parent)).rmdir()
-        if len(os.fsencode(folder.name)) > 255:
-            msg = f"{folder.name[:40]!r}... is too long a name for a folder."
-            raise InputError(msg)
     except OSError as error:
-        msg = (
-            f"cannot make a folder {str(folder)[:200]!r} ({error.strerror}); choose another --out."
-        )
+        msg = f"cannot write into {str(folder)[:200]!r} ({error.strerror}); choose another --out."
         raise InputError(msg) from None
+
+
+def require_file(path: Path) -> None:
+    """Refuse a file that cannot be written, before any work is done."""
+    if _absolute(path).is_dir():
+        msg = f"{str(path)!r} is a folder; choose another --out."
+        raise InputError(msg)
+    require_folder(_absolute(path).parent)
 
 
 def _absolute(folder: Path) -> Path:

@@ -106,10 +106,14 @@ def chosen(setup: Setup, names: Iterable[str]) -> dict[str, Any]:
     known = all_probes(setup)
     for name in wanted:
         if name not in known:
-            others = [k for k in known if k != ITERATES]
-            msg = f"{setup.name} has no probe {name!r}; {nearest(name, others)}"
-            raise InputError(msg)
+            raise unknown(setup, name, known)
     return {name: known[name] for name in wanted}
+
+
+def unknown(setup: Setup, name: str, known: Iterable[str]) -> InputError:
+    """The error for a probe that a model does not have, naming the nearest."""
+    others = [k for k in known if k != ITERATES]
+    return InputError(f"{setup.name} has no probe {name!r}; {nearest(name, others)}")
 
 
 def probe_names(setup: Setup) -> tuple[str, ...]:

@@ -128,11 +128,14 @@ class Run:
         return run_html(self)
 
 
-def load(folder: str | Path) -> Run:
-    """Read a run folder back, checking that its parts belong together."""
+def load(folder: str | Path, setup: Setup | None = None) -> Run:
+    """Read a run folder back, checking that its parts belong together.
+
+    A run of your own model needs the ``setup`` that it came from.
+    """
     from shoal.disk.runs import load_run
 
-    return load_run(Path(folder))
+    return load_run(Path(folder), setup)
 
 
 def chosen_probes(setup: Setup, wanted: Any, extra: Iterable[str] = ()) -> tuple[str, ...]:
@@ -152,7 +155,7 @@ def chosen_probes(setup: Setup, wanted: Any, extra: Iterable[str] = ()) -> tuple
     with_stride = [engine.stride_of(name) for name in names]
     for name, _ in with_stride:
         if name not in (*known, probes.ITERATES):
-            probes.chosen(setup.one(), (name,))  # refuses it, naming the nearest
+            raise probes.unknown(setup, name, known)
     # what a theorem looks at is recorded at every record, and a name that is given again counts
     last = {engine.stride_of(text)[0]: text for text in (*names, *(e for e in extra if e in known))}
     return tuple(last.values())

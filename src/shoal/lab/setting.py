@@ -240,8 +240,13 @@ class Setting:
     # ------------------------------------------------------------------------------ what it is
 
     def replace(self, **changes: Any) -> Self:
-        """Return a copy with some fields changed, unchecked."""
-        return dataclasses.replace(self, **changes)
+        """Return a copy with some fields changed, unchecked: in compiled code they are tracers."""
+        if unknown := [name for name in changes if name not in self.__dict__]:
+            msg = f"{type(self).__name__} has no field {unknown[0]!r}"
+            raise TypeError(msg)
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__ | changes)
+        return made
 
     def asdict(self) -> dict[str, Any]:
         """Fields by name."""

@@ -188,7 +188,8 @@ class Setup:
 
     def one(self, row: int = 0) -> "Setup":
         """Return one run, without the leading axis."""
-        return self.with_parts(jax.tree.map(lambda x: np.asarray(x)[row], self.parts()))
+        parts = jax.tree.map(lambda x: np.asarray(x)[row], self.parts())
+        return self.with_parts(parts).replace(seeds=())
 
     def __repr__(self) -> str:
         """A short table."""
@@ -371,7 +372,8 @@ def _problem_sizes(problem: Any, setting: Any) -> dict[str, int]:
 def _weight_sizes(setting: Any, stored: Any) -> dict[str, int]:
     """Settings that the shapes of weights decide: those that appear as the length of an axis.
 
-    An axis belongs to a setting if its length is the setting's value and doubles with it.
+    An axis belongs to a setting if its length is the setting's value, up to a constant: it then
+    grows by that value when the setting is doubled.
     """
     before = trees.blocks(setting.network().spec)
     got = {name: W.shape[1:] for name, W in trees.blocks(stored).items()}
@@ -387,8 +389,8 @@ def _weight_sizes(setting: Any, stored: Any) -> dict[str, int]:
             continue
         for block, spec in before.items():
             for axis, (one, two) in enumerate(zip(spec.shape, after[block].shape, strict=True)):
-                if value > 0 and (one, two) == (value, 2 * value):
-                    found.setdefault(name, got[block][axis])
+                if value > 0 and two - one == value:
+                    found.setdefault(name, got[block][axis] + value - one)
     return found
 
 

@@ -107,11 +107,17 @@ def paper_of(target: str) -> Paper:
 
 
 def known_paper(key: str) -> Paper:
-    """A paper by the key that a run folder names: built in, installed, or loaded by the user."""
+    """A paper by the key that a run folder names: built in, installed, or loaded by the user.
+
+    A key from a file is never taken for a path: only what the user types is run.
+    """
     loaded = {paper.key: paper for paper in _loaded_files()}
     if key in loaded:
         return loaded[key]
-    return paper_of(key)
+    if key not in PAPERS:
+        msg = f"no paper is called {key!r} here; if it is your own, name its file: --paper FILE."
+        raise InputError(msg)
+    return PAPERS[key]
 
 
 def _loaded_files() -> list[Paper]:

@@ -146,6 +146,7 @@ def program_of(setting: Any) -> Any:
     return setting.split()[0], setting.num_steps
 
 
+@in_float64
 def blank_setup(setting: Any) -> Setup:
     """A setup of one run with the right shapes, and zeros for data and weights."""
 

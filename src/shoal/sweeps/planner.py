@@ -17,9 +17,10 @@ from shoal.errors import InputError
 from shoal.figures import Curve, Figure, Panel, Surface, band
 from shoal.fits import Fit
 from shoal.lab import engine
-from shoal.lab.setup import Setup, completed, paper_setup
+from shoal.lab.setup import completed, paper_setup
 from shoal.lab.theorem import allowed_steps, require_covered
 from shoal.papers import BUILT_IN, paper_of
+from shoal.sweeps.grid import blank_setup
 from shoal.workers import absolute_target
 
 Question = dict[str, Any]
@@ -81,9 +82,9 @@ def make_search(name: str, values: dict[str, Any], **changes: Any) -> Search:
     setting = completed(paper, _values(first))
     if search.theorem is not None:
         theorem = paper.theorem_of(search.theorem)
-        require_covered(Setup(setting, (), ()), theorem)
         if theorem.largest_step is None:
             raise InputError(f"{theorem.key} does not say which steps it allows; choose another.")
+        require_covered(blank_setup(setting), theorem)
     return search
 
 

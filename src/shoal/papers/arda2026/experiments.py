@@ -57,7 +57,6 @@ def lowest(run: Run) -> np.ndarray:
 def width_run(num_heads: int, seed: int, num_samples: int, num_steps: int) -> dict[str, np.ndarray]:
     """One run of the paper's width experiment, kept on disk when it is done."""
     from shoal.disk.cache import cached
-    from shoal.files import cache_folder
 
     values = {"num_heads": num_heads, "num_samples": num_samples, "num_steps": num_steps}
 
@@ -72,8 +71,7 @@ def width_run(num_heads: int, seed: int, num_samples: int, num_steps: int) -> di
             "seconds": run.notes["seconds"],
         }
 
-    folder = cache_folder() / "measurements"
-    return cached(["arda2026.width_run", values, seed], make, folder).arrays
+    return cached(["arda2026.width_run", values, seed], make).arrays
 
 
 def _risk(setup: Setup) -> Array:
@@ -300,7 +298,7 @@ def _largest_eigenvalue(setup: Setup) -> Array:
 
 def tamed_runs(plan: Plan, radius: float) -> dict[str, Run]:
     """Runs with a step too long for plain gradient descent, with and without projection."""
-    values = {"token_norm": 4.0, "labels": "gaussian"}
+    values: dict[str, Any] = {"token_norm": 4.0, "labels": "gaussian"}
     sizes = {"num_samples": plan.samples, "num_heads": plan.width}
     top = per_start(paper_setup(PAPER, values | sizes), _largest_eigenvalue)[0]
     values["step_size"] = TOO_LONG * 2 / float(top)
@@ -319,7 +317,7 @@ def decay(plan: Plan) -> Measurement:
     """Loss under decay to the start at equal largest movement, against that under projection."""
 
     def end(**values: Any) -> tuple[np.ndarray, np.ndarray]:
-        common = {"labels": "gaussian", "step_size": 0.5, "every": plan.steps}
+        common: dict[str, Any] = {"labels": "gaussian", "step_size": 0.5, "every": plan.steps}
         run = runs_of(plan, ("scaled_movement",), **common, **values)
         return np.log(_moved(run)[:, -1]), np.log(run.risk[:, -1])
 

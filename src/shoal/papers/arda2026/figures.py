@@ -151,7 +151,7 @@ def step_costs(lengths: tuple[int, ...], num_heads: int = 64) -> np.ndarray:
 def series(full: bool) -> Figure:
     """Attention against recurrence on series of growing lag."""
     plan = _plan("attention_does_not_mind_the_lag", full)
-    lags = (*LAGS, 64) if full else LAGS[1::2]
+    lags = np.array((*LAGS, 64) if full else LAGS[1::2])
     sides: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("attention", "heads", {}),
         ("attention, clipped tokens", "heads", {"clip": True}),
@@ -159,7 +159,7 @@ def series(full: bool) -> Figure:
         ("recurrent, weights 0.5", "recurrent", {"recurrence": 0.5}),
     )
     runs = {
-        name: [ex.series_runs(plan, model, L, **extra) for L in lags]
+        name: [ex.series_runs(plan, model, int(L), **extra) for L in lags]
         for name, model, extra in sides
     }
     loss, jacobian = (

@@ -1,6 +1,5 @@
 """The setting of arda2026: what its words mean, and the set of the projection."""
 
-from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -47,7 +46,7 @@ class Arda(Setting):
         "scaled_movement", "gradient_norm", "linearisation", "jacobian", "boundary",
         "attention_entropy", "covariance", "test_risk",
     )  # fmt: skip
-    loss = mean_of_squares
+    loss = staticmethod(mean_of_squares)
 
     model: Form = "heads"  # The model of the theory, or one of three variants. [paper]
     # data
@@ -102,7 +101,22 @@ class Arda(Setting):
             "comparator": "teacher" if taught else "fit",
         }
         done = self.replace(**{k: v for k, v in auto.items() if getattr(self, k) is None})
-        for message in _misfits(done, taught=taught, series=series):
+        m, lag = done.num_heads, done.lag
+        refused = {
+            "comparator=teacher, but no teacher made these labels; use comparator=fit.":
+                done.comparator == "teacher" and not taught,
+            f"num_heads={m} is odd, but heads come in twins of opposite signs; try {m + 1}.":
+                m % 2,
+            f"batch_size={done.batch_size}, but method=gd sees all samples; use method=sgd.":
+                done.method == "gd" and done.batch_size is not None,
+            "model=causal predicts the next value of a series; set problem=autoregressive.":
+                done.model == "causal" and done.problem == "ball",
+            "model=deep needs num_layers of at least 2; one layer is model=heads.":
+                done.model == "deep" and done.num_layers < 2,
+            f"lag={lag}, but a window has num_tokens={done.num_tokens}; the lag must be smaller: "
+            f"try num_tokens={lag + 1}.": series and lag >= (done.num_tokens or 0),
+        }  # fmt: skip
+        for message in (text for text, wrong in refused.items() if wrong):
             raise InputError(message)
         return done
 
@@ -220,28 +234,6 @@ class Arda(Setting):
             )
             for name, limit in zip("cUW", self.radius or (), strict=False)
         }
-
-
-def _misfits(setting: Arda, *, taught: bool, series: bool) -> Iterable[str]:
-    """What does not fit together in a completed setting."""
-    if setting.comparator == "teacher" and not taught:
-        yield "comparator=teacher, but no teacher made these labels; use comparator=fit."
-    if setting.num_heads % 2:
-        odd = setting.num_heads
-        yield f"num_heads={odd} is odd, but heads come in twins of opposite signs; try {odd + 1}."
-    if setting.method == "gd" and setting.batch_size is not None:
-        size = setting.batch_size
-        yield f"batch_size={size}, but method=gd sees all samples; use method=sgd."
-    if setting.model == "causal" and setting.problem == "ball":
-        yield "model=causal predicts the next value of a series; set problem=autoregressive."
-    if setting.model == "deep" and setting.num_layers < 2:
-        yield "model=deep needs num_layers of at least 2; one layer is model=heads."
-    if series and setting.lag >= (setting.num_tokens or 0):
-        lag, n = setting.lag, setting.num_tokens
-        yield (
-            f"lag={lag}, but a window has num_tokens={n}; the lag must be smaller: try "
-            f"num_tokens={lag + 1}."
-        )
 
 
 PAPER = Paper(

@@ -33,16 +33,16 @@ SENTENCES = {
 
 def own_probes(setup: Setup) -> dict[str, Probe]:
     """The paper's own probes for one start."""
-    found = {
-        "scaled_movement": scaled_movement(setup),
-        "linearisation": linearisation(setup),
-        "jacobian": jacobian(setup),
+    found: dict[str, Probe] = {
+        "scaled_movement": lambda params: {k: jnp.max(r) for k, r in _moved(setup, params).items()},
+        "linearisation": lambda params: _linearisation(setup, params),
+        "jacobian": lambda params: _jacobian(setup, params),
     }
     if setup.setting.model == "heads":
         X, q = heads.split(setup.inputs)
         found |= {
-            "boundary": boundary(setup),
-            "covariance": covariance(setup),
+            "boundary": lambda params: _boundary(setup, params),
+            "covariance": lambda params: _covariance(setup.inputs, params),
             "attention_entropy": attention_entropy(  # a sequence and its query as one array
                 lambda params, x: heads.attention(params.W, x[:-1], x[-1]),
                 jnp.concatenate([X, q[:, None]], axis=1),
@@ -57,74 +57,49 @@ def _difference(params: Params, params0: Params) -> Params:
     return jax.tree.map(jnp.subtract, params, params0)
 
 
-def _movement(setup: Setup, params: Params) -> dict[str, Float[Array, " m"]]:
+def _moved(setup: Setup, params: Params) -> dict[str, Float[Array, " m"]]:
     """Movement of each row of each block times the root of the number of heads."""
     root = params.c.shape[0] ** 0.5
     moved = trees.blocks(_difference(params, setup.params0))
     return {k: root * jnp.sqrt(jnp.sum(W**2, tuple(range(1, W.ndim)))) for k, W in moved.items()}
 
 
-def scaled_movement(setup: Setup) -> Probe:
-    """Largest movement of a head times the root of their number, block by block."""
-    return lambda params: {k: jnp.max(row) for k, row in _movement(setup, params).items()}
+def _boundary(setup: Setup, params: Weights) -> dict[str, Float[Array, ""]]:
+    limits = {
+        k: r * (1 - ON_THE_BOUNDARY) for k, r in zip("cUW", setup.setting.limits, strict=True)
+    }
+    moved = _moved(setup, params).items()
+    return {name: jnp.mean(rows >= limits[name], dtype=float) for name, rows in moved}
 
 
-def boundary(setup: Setup) -> Probe:
-    """Share of heads on the boundary of the set, block by block."""
-    limits = dict(zip("cUW", setup.setting.limits, strict=True))
-
-    def probe(params: Weights) -> dict[str, Float[Array, ""]]:
-        return {
-            name: jnp.mean(row >= limits[name] * (1 - ON_THE_BOUNDARY), dtype=float)
-            for name, row in _movement(setup, params).items()
-        }
-
-    return probe
-
-
-def linearisation(setup: Setup) -> Probe:
-    """Distance of the outputs from those of the linearised model: largest, and root mean square."""
+def _linearisation(setup: Setup, params: Params) -> dict[str, Float[Array, ""]]:
     network, params0, inputs = setup.network, setup.params0, setup.inputs
-
-    def probe(params: Params) -> dict[str, Float[Array, ""]]:
-        lin = predict(network, params0, inputs)
-        lin += teachers.along(network, params0, inputs, _difference(params, params0))
-        error = predict(network, params, inputs) - lin
-        return {"sup": jnp.max(jnp.abs(error)), "rms": jnp.sqrt(jnp.mean(error**2))}
-
-    return probe
+    moved = teachers.along(network, params0, inputs, _difference(params, params0))
+    error = predict(network, params, inputs) - predict(network, params0, inputs) - moved
+    return {"sup": jnp.max(jnp.abs(error)), "rms": jnp.sqrt(jnp.mean(error**2))}
 
 
-def jacobian(setup: Setup) -> Probe:
-    """Norm of the output's gradient, block by block: the largest over samples."""
-    network, inputs, setting = setup.network, setup.inputs, setup.setting
-
-    def probe(params: Params) -> dict[str, Float[Array, ""]]:
-        if setting.model == "heads":
-            squares = heads.output_gradients(params, inputs, setting.sigma)
-            return {k: jnp.sqrt(jnp.max(s)) / setting.output_scale for k, s in squares.items()}
-        J = trees.blocks(jax.vmap(jax.jacrev(network.apply), in_axes=(None, 0))(params, inputs))
-        return {k: jnp.sqrt(jnp.max(jnp.sum(j**2, tuple(range(1, j.ndim))))) for k, j in J.items()}
-
-    return probe
+def _jacobian(setup: Setup, params: Params) -> dict[str, Float[Array, ""]]:
+    setting = setup.setting
+    if setting.model == "heads":
+        squares = heads.output_gradients(params, setup.inputs, setting.sigma)
+        return {k: jnp.sqrt(jnp.max(s)) / setting.output_scale for k, s in squares.items()}
+    J = jax.vmap(jax.jacrev(setup.network.apply), in_axes=(None, 0))(params, setup.inputs)
+    squares = {k: jnp.sum(j**2, tuple(range(1, j.ndim))) for k, j in trees.blocks(J).items()}
+    return {k: jnp.sqrt(jnp.max(s)) for k, s in squares.items()}
 
 
-def covariance(setup: Setup) -> Probe:
-    """Trace and Frobenius norm of the tokens' covariance under attention, mean over heads."""
+def _covariance(inputs: Any, params: Weights) -> dict[str, Float[Array, ""]]:
+    def one(sample: Any) -> tuple[Array, Array]:
+        x, q = heads.split(sample)
+        alpha = heads.attention(params.W, x, q)
+        a = alpha @ x
+        M = jnp.einsum("mt,td,te->mde", alpha, x, x) - a[:, :, None] * a[:, None, :]
+        size = jnp.sqrt(jnp.sum(M**2, axis=(1, 2)))
+        return jnp.mean(jnp.trace(M, axis1=1, axis2=2)), jnp.mean(size)
 
-    def probe(params: Weights) -> dict[str, Float[Array, ""]]:
-        def one(sample: Any) -> tuple[Array, Array]:
-            x, q = heads.split(sample)
-            alpha = heads.attention(params.W, x, q)
-            a = alpha @ x
-            M = jnp.einsum("mt,td,te->mde", alpha, x, x) - a[:, :, None] * a[:, None, :]
-            size = jnp.sqrt(jnp.sum(M**2, axis=(1, 2)))
-            return jnp.mean(jnp.trace(M, axis1=1, axis2=2)), jnp.mean(size)
-
-        trace, size = jax.lax.map(one, setup.inputs)
-        return {"trace": jnp.mean(trace), "norm": jnp.mean(size)}
-
-    return probe
+    trace, size = jax.lax.map(one, inputs)
+    return {"trace": jnp.mean(trace), "norm": jnp.mean(size)}
 
 
 # --------------------------------------------------------------------- in terms of the comparator
@@ -155,7 +130,7 @@ def comparator(setup: Setup) -> Comparator:
             setup.network, params0, inputs, setup.targets, setting.limits, top
         )
     inside = teachers.nearest(params0, point, setting.limits)
-    return Comparator(inside, teachers.norms(teachers.transport_of(params0, point)))
+    return Comparator(inside, teachers.norms(params0, point))
 
 
 PATH = ("error", "gradient", "linearisation", "linearisation_sup", "distance", "descent")

@@ -13,15 +13,7 @@ from jax.flatten_util import ravel_pytree
 from shoal import trees
 from shoal._typing import Any, Array, Callable, Float, Scalar
 from shoal.models import Model, predict
-from shoal.papers.arda2026.heads import (
-    BLOCK,
-    Activation,
-    Features,
-    Weights,
-    features,
-    portions,
-    split,
-)
+from shoal.papers.arda2026.heads import BLOCK, Activation, Weights, features, portions, split
 from shoal.projections import onto_balls
 
 Radii = tuple[Scalar, Scalar, Scalar]
@@ -81,8 +73,7 @@ def dual(
 def pairing(S: Weights, radii: Radii) -> Float[Array, ""]:
     r"""Mean over heads of $\rho_c|S_c|+\rho_U\lVert S_U\rVert+\rho_W\lVert S_W\rVert_F$."""
     size = _lengths(S)
-    total = radii[0] * size.c + radii[1] * size.U + radii[2] * size.W
-    return jnp.mean(total)
+    return jnp.mean(radii[0] * size.c + radii[1] * size.U + radii[2] * size.W)
 
 
 def moved(params0: Weights, v: Weights) -> Weights:
@@ -95,20 +86,10 @@ def moved(params0: Weights, v: Weights) -> Weights:
     )
 
 
-def transport_of(params0: Weights, params: Weights) -> Weights:
-    r"""The transport that leads to given parameters; its norms are $\sqrt m$ times the movement."""
-    m = len(params0.c)
-    return Weights(
-        W=params0.c[:, None, None] * (params.W - params0.W) * m**0.5,
-        U=params0.c[:, None] * (params.U - params0.U) * m**0.5,
-        c=(params.c - params0.c) * m**0.5,
-    )
-
-
-def norms(v: Weights) -> dict[str, Float[Array, ""]]:
-    """Largest norm over heads of each block."""
-    size = _lengths(v)
-    return {"c": jnp.max(size.c), "U": jnp.max(size.U), "W": jnp.max(size.W)}
+def norms(params0: Weights, params: Weights) -> dict[str, Float[Array, ""]]:
+    r"""Norms of the transport that leads to given parameters: $\sqrt m$ times the movement."""
+    size = _lengths(Weights(*map(jnp.subtract, params, params0)))
+    return {name: len(params0.c) ** 0.5 * jnp.max(getattr(size, name)) for name in "cUW"}
 
 
 def labels(
@@ -120,7 +101,7 @@ def labels(
     grouped = jax.tree.map(lambda leaf: leaf.reshape(-1, h, *leaf.shape[1:]), (heads, v))
 
     def paired(sample: tuple, head: Weights, v: Weights) -> Float[Array, " b"]:
-        F: Features = features(head, sample, activation)
+        F = features(head, sample, activation)
         turn = jnp.einsum("jmd,mde,je->jm", F.MU, v.W, sample[1])
         return jnp.sum(F.h * v.c[None] + F.slope * (jnp.einsum("jmd,md->jm", F.a, v.U) + turn), 1)
 

@@ -100,10 +100,9 @@ def bound_b(V0: Scalar, G: Scalar, error: Scalar, step: Scalar, tau: Scalar) -> 
 def _twins(params0: Weights) -> Float[Array, ""]:
     """How far the start is from pairs of heads with opposite signs, each of size one."""
     half = len(params0.c) // 2
-    gaps = [jnp.max(jnp.abs(W[:half] - W[half:])) for W in (params0.W, params0.U)]
-    signs = jnp.max(jnp.abs(params0.c[:half] + params0.c[half:]))
-    size = jnp.max(jnp.abs(jnp.abs(params0.c) - 1))
-    return jnp.maximum(jnp.maximum(*gaps), jnp.maximum(signs, size))
+    W, U, c = params0
+    gaps = (W[:half] - W[half:], U[:half] - U[half:], c[:half] + c[half:], jnp.abs(c) - 1)
+    return jnp.max(jnp.stack([jnp.max(jnp.abs(gap)) for gap in gaps]))
 
 
 def _hypotheses(setup: Setup, run: Trajectory) -> dict[str, Inequality]:
@@ -167,7 +166,7 @@ def _known(setup: Setup, run: Trajectory, there: Comparator) -> dict[str, Any]:
 
 def _worst_of_mean(setup: Setup, known: dict[str, Any], there: Comparator) -> dict[str, Any]:
     """Constants of A and B that hold for the whole set."""
-    inside = teachers.norms(teachers.transport_of(setup.params0, there.point))
+    inside = teachers.norms(setup.params0, there.point)
     worst = _worst_case(setup, (inside["c"], inside["U"], inside["W"]))
     size = sum(r**2 for r in setup.setting.limits) ** 0.5
     return worst | {

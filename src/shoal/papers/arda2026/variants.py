@@ -97,7 +97,7 @@ def deep(num_layers: int, num_heads: int, dim: int, activation: Activation) -> M
 def deep_twins(key: PRNGKeyArray, spec: Any) -> Deep:
     """Twins in the last layer only; inner values of length about one."""
     key_last, key_W, key_U, key_V = jax.random.split(key, 4)
-    last = heads.twins(key_last, Weights(spec.W, spec.U, spec.c))
+    last: Weights = heads.twins(key_last, Weights(spec.W, spec.U, spec.c))
     inner_W, inner_U, inner_V = (
         jax.random.normal(k, block.shape, block.dtype)
         for k, block in ((key_W, spec.inner_W), (key_U, spec.inner_U), (key_V, spec.inner_V))

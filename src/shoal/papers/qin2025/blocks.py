@@ -211,17 +211,3 @@ def token_cosine(A: Float[Array, "N n d"]) -> Float[Array, ""]:
     unit = A / jnp.where(length > 0, length, 1)
     total = jnp.sum(jnp.sum(unit, axis=1) ** 2, axis=1) - jnp.sum(unit**2, axis=(1, 2))
     return jnp.mean(total) / (n * (n - 1)) if n > 1 else jnp.ones(())
-
-
-def weyl(X: Float[Array, "n d"], attended: Float[Array, "n d"]) -> dict[str, Float[Array, ""]]:
-    r"""How far attention can lower $\sigma_{\min}(X)$, and the condition number that follows.
-
-    ``attended`` is $SXW_V$. The bound of the condition number is infinite where Weyl's inequality
-    leaves nothing; that does not mean that the sum is ill-conditioned.
-    """
-    sigma, size = linalg.singular_values(X), linalg.norm_op(attended)
-    low = linalg.sigma_min(X, sigma=sigma) - size
-    return {
-        "sigma_min": low,
-        "condition": jnp.where(low > 0, (sigma[0] + size) / jnp.where(low > 0, low, 1), jnp.inf),
-    }

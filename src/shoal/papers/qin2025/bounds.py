@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal._typing import Array, Float, Scalar
-from shoal.linalg import norm_op, sigma_min
+from shoal.linalg import norm_fro, norm_op, sigma_min
 from shoal.papers.qin2025.blocks import BLOCKS, Form, Weights, layers
 from shoal.theory.descent import Ball, BallAt
 
@@ -136,10 +136,6 @@ class Routes(NamedTuple):
         return jnp.sqrt(self.H**2 + self.Phi**2 + self.A**2)
 
 
-def _size(parts: Float[Array, " N"]) -> Float[Array, ""]:
-    return jnp.sqrt(jnp.sum(parts**2))
-
-
 def routes(start: Start, radius: Scalar = 0.0, last: Recursion | None = None) -> Routes:
     """The layer routes on a ball (the start itself has radius 0); ``last`` is `recursion` there."""
     rho, s = jnp.asarray(radius, float), start.form.branch
@@ -150,10 +146,10 @@ def routes(start: Start, radius: Scalar = 0.0, last: Recursion | None = None) ->
 
     sigma_U = left(start.sigma_U, jnp.ones(()))
     sigma_2U = left(start.sigma_2U, start.u + start.w_2 + rho)
-    sigma_A = left(start.sigma_A, start.pooled * _size(last.a1))
+    sigma_A = left(start.sigma_A, start.pooled * norm_fro(last.a1))
     return Routes(
-        left(start.sigma_H, start.pooled * _size(last.h1)),
-        s * left(start.sigma_Phi, start.pooled * _size(last.f1)) * sigma_U,
+        left(start.sigma_H, start.pooled * norm_fro(last.h1)),
+        s * left(start.sigma_Phi, start.pooled * norm_fro(last.f1)) * sigma_U,
         s * start.form.activation.min_slope * sigma_A * sigma_2U,
     )
 
@@ -168,7 +164,7 @@ def ball_at(
 
     def at(radius: Array) -> Ball:
         last = recursion(start, radius, sharp=sharp)
-        h1, h2 = start.pooled * _size(last.h1), start.pooled * _size(last.h2)
+        h1, h2 = start.pooled * norm_fro(last.h1), start.pooled * norm_fro(last.h2)
         u, H = start.u + radius, start.H_all + h1 * radius
         if sharp:
             beta = jnp.sqrt((h1 * u) ** 2 + H**2)

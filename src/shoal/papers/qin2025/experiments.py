@@ -54,8 +54,7 @@ def one_sequence(setup: Setup) -> dict[str, Array]:
     S, attended = found.S[0], found.A[0]  # the setting has no residual
     kinds = {"S": S, "without": attended, "with": X + attended, "X": X}
     seen = {name: blocks.conditioning(matrix) for name, matrix in kinds.items()}
-    listed = {f"{k}_{name}": c[k] for name, c in seen.items() for k in ("condition", "sigma_min")}
-    return listed | {f"weyl_{k}": bound for k, bound in blocks.weyl(X, attended).items()}
+    return {f"{k}_{name}": c[k] for name, c in seen.items() for k in ("condition", "sigma_min")}
 
 
 def attention(

@@ -11,12 +11,8 @@ from shoal.papers.qin2025.experiments import MOST, at_start, attention, certifie
 from shoal.papers.qin2025.model import PAPER
 from shoal.papers.qin2025.studies import COMMON_STEP, SMALL_STEP, STEPS
 
-NAMES = {
-    "both": "both residuals",
-    "attention": "attention's only",
-    "feed_forward": "feed-forward's only",
-    "none": "none",
-}
+NAMES = {"both": "both residuals", "attention": "attention's only",
+         "feed_forward": "feed-forward's only", "none": "none"}  # fmt: skip
 
 
 def _figure(key: str, title: str, quick: int = 5, **more: Any) -> Callable:
@@ -31,11 +27,6 @@ def _figure(key: str, title: str, quick: int = 5, **more: Any) -> Callable:
         return figure
 
     return add
-
-
-def _line(label: str, x: Any, y: Any) -> Curve:
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    return Curve(label, x, y, y, y)
 
 
 def _columns(label: str, x: Any, samples: list[np.ndarray], **more: Any) -> Curve:
@@ -113,11 +104,10 @@ def training(k: int) -> tuple:
 def steps(k: int) -> tuple:
     """Loss after training against the step size, with and without residuals."""
     found = {mode: experiments.risk_by_step(k, STEPS, 500, mode) for mode in ("both", "none")}
-    curves = tuple(band(NAMES[m], np.array(STEPS), left) for m, left in found.items())
-    title = "loss after 500 steps"
+    lines = tuple(band(NAMES[m], np.array(STEPS), left) for m, left in found.items())
     return (
         f"One layer, smooth leaky, {k} seeds; steps where half diverge are missing.",
-        Panel(title, "step size", "over its start", curves, log_x=True, log_y=True),
+        Panel("loss after 500 steps", "step size", "over its start", lines, log_x=True, log_y=True),
     )
 
 
@@ -133,8 +123,8 @@ def rate(k: int) -> tuple:
     )  # fmt: skip
     x = np.array([2.0, 4.0, 8.0, 16.0, 32.0])
     found = experiments.rates(k, None, 1000, tuple(x.tolist()))
-    guide = _line("power -2", x, np.median(found[:, 0]) * (x / x[0]) ** -2.0)
-    curves = (band("measured", x, found, positive=True), guide)
+    guide = np.median(found[:, 0]) * (x / x[0]) ** -2.0
+    curves = (band("measured", x, found, positive=True), band("power -2", x, guide[None]))
     title, x_label = "rate and conditioning", "condition number of the tokens"
     return (
         f"One layer with residuals, smooth leaky, {k} seeds. Right: value scale 0.1.",
@@ -187,12 +177,11 @@ def stability(k: int) -> tuple:
     run = fresh_run(k, COMMON_STEP, ("edge_of_stability",), num_steps=400, every=20)
     lines = (
         band("step 0.01", run.step, run.probes["edge_of_stability"]),
-        _line("limit", run.step, np.ones(len(run.step))),
+        band("limit", run.step, np.ones((1, len(run.step)))),
     )
-    title = "longest step that trains"
     return (
         f"One layer, smooth leaky; left: 120 steps, 24 step sizes tried; {k} seeds.",
-        Panel(title, "residuals", "over 2 / sharpness", columns, points=True),
+        Panel("longest step that trains", "residuals", "over 2 / sharpness", columns, points=True),
         Panel("edge of stability", "step", "sharpness times step / 2", lines),
     )
 

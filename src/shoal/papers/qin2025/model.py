@@ -39,9 +39,7 @@ Residual = Annotated[
 class Qin(Setting):
     """A residual Transformer trained by gradient descent. The paper's own sizes are not known."""
 
-    default_probes: ClassVar[tuple[str, ...]] = (
-        "distance", "gradient_norm", "pl_ratio", "conditioning", "token_cosine",
-    )  # fmt: skip
+    default_probes = ("distance", "gradient_norm", "pl_ratio", "conditioning", "token_cosine")
     probe_sentences: ClassVar[dict[str, str]] = {
         "conditioning": "Singular values, condition number, ranks and share of the tokens that is "
         "not their mean, of every layer's attention output, all samples stacked.",

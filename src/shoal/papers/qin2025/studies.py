@@ -72,10 +72,8 @@ def _faster(plan: Plan, slow: dict, fast: dict, step: Any = COMMON_STEP, **value
     """Risk left on the slow side over that on the fast one, which a control changes."""
     changed = dict(plan.control)
     step, values["num_layers"] = changed.pop("step", step), plan.layers
-    sides = (values | slow, values | fast | changed)
-    return log10_ratio(
-        *(experiments.risk_left(plan.seeds, step, plan.steps, **side) for side in sides)
-    )
+    sides, sizes = (values | slow, values | fast | changed), (plan.seeds, step, plan.steps)
+    return log10_ratio(*(experiments.risk_left(*sizes, **side) for side in sides))
 
 
 def _own_step(plan: Plan) -> Measurement:
@@ -139,20 +137,18 @@ STEPPED = f"{TRAINED}; 500 steps of"
 KAPPA, LOSS = "orders of the condition number", "orders of the loss over its start"
 LONGEST = "longest step that ends below the start, times sharpness / 2"
 
-_START = Plan(seeds=50, minutes=0.1)
-_DEEP = Plan(seeds=20, layers=4, minutes=0.1)
-_RUNS = Plan(seeds=5, steps=500, minutes=0.1)
-_SHORT = Plan(seeds=3, steps=50)
+_START, _DEEP = Plan(seeds=50, minutes=0.1), Plan(seeds=20, layers=4, minutes=0.1)
+_RUNS, _SHORT = Plan(seeds=5, steps=500), Plan(seeds=3, steps=50)
 _FROZEN = {"step": FROZEN_STEP}
 TALL: dict[str, Any] = {"num_samples": 8, "num_tokens": 12}
-SIDES = ("without", "with")
-
-
-NONE, BOTH = {"residual": "none"}, {"residual": "both"}
+_NO_CURE = {"kind": "condition_without"}
+NONE, BOTH, SIDES = {"residual": "none"}, {"residual": "both"}, ("without", "with")
 
 
 def _claim(key: str, said: str, measure: Any, rule: Any, at: str, plan: Plan, **more: Any) -> None:
     full = {"seeds": 30, "minutes": 2.0} if plan.seeds == 5 else {"seeds": 10 * plan.seeds}
+    if more["control"] is _FROZEN:
+        more["control_plan"] = plan._replace(seeds=3, steps=50)
     PAPER.claim(key, said, measure, None, rule, setting=at, quick=plan, full=full, **more)
 
 
@@ -162,14 +158,13 @@ _claim(
     "The residual connection cures the ill-conditioning of attention's output.",
     partial(_cured, settings=CURED), above(1.0, f"{KAPPA}, where the residual helps least", *SIDES),
     f"{SEQUENCE}; 8, 16 and 32 tokens; score and value scales 0.25/0.1, 1/0.5 and 2/1",
-    _START, control={"kind": "condition_without"}, source=SUMMARY,
+    _START, control=_NO_CURE, source=SUMMARY,
 )
 _claim(
     "residual_cures_correlated_tokens",
     "The residual cures attention's output even if tokens have correlation 0.99.",
     partial(_cured, settings=CORRELATED), above(1.0, KAPPA, *SIDES),
-    f"{SEQUENCE}; 16 tokens, score scale 1, value scale 0.5",
-    _START, control={"kind": "condition_without"},
+    f"{SEQUENCE}; 16 tokens, score scale 1, value scale 0.5", _START, control=_NO_CURE,
 )
 _claim(
     "residual_cannot_beat_its_tokens",
@@ -218,45 +213,43 @@ _claim(
     "residual_trains_faster_at_one_step",
     "At one step for both, training converges faster with residuals.",
     partial(_faster, slow=NONE, fast=BOTH), above(1.0, LOSS, *SIDES),
-    f"{STEPPED} 0.01", _RUNS, control=_FROZEN, control_plan=_SHORT, source=SUMMARY,
+    f"{STEPPED} 0.01", _RUNS, control=_FROZEN, source=SUMMARY,
 )
 _claim(
     "residual_trains_faster_at_own_step",
     "Training converges faster with residuals when each side takes its own best step.",
-    _own_step, above(1.0, LOSS, *SIDES),
-    f"{STEPPED} the best of 11 sizes from 0.001 to 0.3, for each seed and side",
-    _RUNS._replace(minutes=0.3), control={"steps": (FROZEN_STEP,)}, control_plan=_SHORT,
+    _own_step, above(1.0, LOSS, *SIDES), f"{STEPPED} the best of 11 sizes (0.001 to 0.3) for each "
+    "seed and side", _RUNS, control={"steps": (FROZEN_STEP,)}, control_plan=_SHORT,
 )
 _claim(
     "relu_trains_faster_with_residual",
     "Training converges faster with residuals for ReLU, too, which the theorems do not cover.",
     partial(_faster, slow=NONE, fast=BOTH, activation="relu"), above(1.0, LOSS, *SIDES),
-    f"{STEPPED} 0.01".replace("smooth leaky", "ReLU"), _RUNS, control=_FROZEN, control_plan=_SHORT,
+    f"{STEPPED} 0.01".replace("smooth leaky", "ReLU"), _RUNS, control=_FROZEN,
 )
 _claim(
     "causal_trains_faster_with_residual",
     "Training converges faster with residuals in the causal (decoder) form, too.",
     partial(_faster, slow=NONE, fast=BOTH, causal=True), above(1.0, LOSS, *SIDES),
-    f"{STEPPED} 0.01, causal", _RUNS, control=_FROZEN, control_plan=_SHORT,
+    f"{STEPPED} 0.01, causal", _RUNS, control=_FROZEN,
 )
 _claim(
     "attention_residual_alone_trains",
     "For training, too, the residual around attention is the one that matters.",
     partial(_faster, slow={"residual": "feed_forward"}, fast={"residual": "attention"}),
     above(1.0, LOSS, "feed-forward residual alone", "attention's alone"),
-    f"{STEPPED} 0.01", _RUNS, control=_FROZEN, control_plan=_SHORT,
+    f"{STEPPED} 0.01", _RUNS, control=_FROZEN,
 )
 _claim(
     "deep_networks_need_residuals", "Six layers train with residuals and not without.",
     partial(_faster, slow=NONE, fast=BOTH, step=SMALL_STEP), above(3.0, LOSS, *SIDES),
-    f"{STEPPED} 0.003", _RUNS._replace(layers=6, minutes=0.3),
-    control=_FROZEN, control_plan=_SHORT._replace(layers=6),
+    f"{STEPPED} 0.003", _RUNS._replace(layers=6), control=_FROZEN,
 )
 _claim(
     "depth_speeds_training_with_residuals", "With residuals, more layers train faster at one step.",
     partial(_faster, slow={"num_layers": 1}, fast={}, step=SMALL_STEP),
-    above(1.0, LOSS, "1 layer", "4 layers"), f"{STEPPED} 0.003",
-    _RUNS._replace(layers=4, minutes=0.2), control=_FROZEN, control_plan=_SHORT._replace(layers=4),
+    above(1.0, LOSS, "1 layer", "4 layers"),
+    f"{STEPPED} 0.003", _RUNS._replace(layers=4), control=_FROZEN,
 )
 _claim(
     "smallest_eigenvalue_gives_the_rate",
@@ -272,8 +265,7 @@ _claim(
     exponent(-2.5, -1.5, "the late rate", "the tokens' condition number", revised=True),
     f"{TRAINED}, value scale 0.1; condition 2, 4, 8, 16; 1000 steps of half of 1 / lambda_max of "
     "each seed's kernel; the last fifth before the loss is rounding",
-    _RUNS._replace(steps=1000, grid=(2.0, 4.0, 8.0, 16.0), minutes=0.2),
-    control=_FROZEN, source=SUMMARY,
+    _RUNS._replace(steps=1000, grid=(2.0, 4.0, 8.0, 16.0)), control=_FROZEN, source=SUMMARY,
 )
 _claim(
     "two_over_sharpness_limits_the_step",
@@ -292,8 +284,8 @@ _claim(
     "Branches over the root of the depth keep the sharpness from growing with depth.",
     _sharpness_growth,
     above(0.5, "orders by which the sharpness grows from 1 to 6 layers", "plain", "scaled"),
-    f"{TRAINED}, untrained", _RUNS._replace(layers=6, minutes=0.2),
-    control={"residual_scale": "depth"}, control_plan=_SHORT._replace(layers=2),
+    f"{TRAINED}, untrained", _RUNS._replace(layers=6), control={"residual_scale": "depth"},
+    control_plan=_SHORT._replace(layers=2),
 )
 _claim(
     "residual_widens_the_certificate",
@@ -313,8 +305,7 @@ _claim(
     partial(_faster, slow={"labels": "gaussian"}, fast={"labels": "teacher"}, step=None, **TALL),
     above(0.5, LOSS, "random", "teacher"),
     "8 sequences of 12 Gaussian tokens of scale 0.5, dim 32, width 64; 500 steps of half of 1 / "
-    "lambda_max of each seed's kernel",
-    _RUNS._replace(minutes=0.3), control={"labels": "gaussian"}, control_plan=_SHORT,
+    "lambda_max of each seed's kernel", _RUNS, control={"labels": "gaussian"}, control_plan=_SHORT,
 )
 # fmt: on
 
@@ -348,26 +339,21 @@ def visit() -> Visit:
         f"{number(row['r_max'])}: {row['verdict']}."
         for word, row in zip(("With", "Without"), rows, strict=True)
     ]
-    labels = [f"residuals: {row['residual']}" for row in rows]
     curves = tuple(
-        band(label, run.step, run.risk / run.risk[:, :1])
-        for label, run in zip(labels, runs, strict=True)
+        band(f"residuals: {row['residual']}", run.step, run.risk / run.risk[:, :1])
+        for row, run in zip(rows, runs, strict=True)
     )
+    cells = [tuple(number(x) if isinstance(x, float) else str(x) for x in r.values()) for r in rows]
     return Visit(
         title="what residuals do to two layers",
         rows=list(rows),
         head=("residuals", "layers", "condition number", "r_max", "|r_0|", "risk left", "verdict"),
-        cells=[
-            tuple(number(x) if isinstance(x, float) else str(x) for x in row.values())
-            for row in rows
-        ],
+        cells=cells,
         words="\n".join(said),
         about="softmax makes attention's output ill-conditioned, residual connections cure it, and "
         "the speed of training follows its singular values.",
         panels=(Panel("at one step for both", "step", "risk over its start", curves),),
-        verdicts=tuple(
-            (f"theorem_d, {label}", row["verdict"]) for label, row in zip(labels, rows, strict=True)
-        ),
+        verdicts=tuple((f"theorem_d, residuals: {r['residual']}", r["verdict"]) for r in rows),
     )
 
 

@@ -23,13 +23,9 @@ SOURCE = "ours, after Qin et al. (2025); proof in docs/theory/qin2025.md"
 
 
 def _compared(
-    setup: Setup,
-    run: Trajectory,
-    start: bounds.Start,
-    ball_at: descent.BallAt,
-    hypotheses: dict[str, Inequality],
-    constants: dict[str, Any],
-) -> Certificate:
+    setup: Setup, run: Trajectory, start: bounds.Start, ball_at: descent.BallAt,
+    hypotheses: dict[str, Inequality], constants: dict[str, Any],
+) -> Certificate:  # fmt: skip
     smooth = Inequality(start.form.activation.curvature, 1e300)
     return descent.ball_descent(
         ball_at,

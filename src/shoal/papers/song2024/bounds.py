@@ -62,7 +62,8 @@ class Bounds(NamedTuple):
     turning: Callable[[Array, Array, Scalar], tuple[Array, Array]]
 
 
-def _softmax_scores(n: int, d: int, tau: Scalar) -> ScoreBounds:  # noqa: ARG001
+def _softmax_scores(n: int, d: int, tau: Scalar) -> ScoreBounds:
+    del n, tau
     return ScoreBounds(a=0.0, b=1 / (2 * d**0.5), f=4 * KAPPA_3, g=1 / (2 * d**0.5))
 
 
@@ -75,7 +76,8 @@ def _softmax_turning(
     return KAPPA_3 * PU * PK**2 / d, PU * PK / (2 * d**0.5)
 
 
-def _gaussian_scores(n: int, d: int, tau: Scalar) -> ScoreBounds:  # noqa: ARG001
+def _gaussian_scores(n: int, d: int, tau: Scalar) -> ScoreBounds:
+    del d
     return ScoreBounds(a=jnp.sqrt(2 * n / (math.e * tau)), b=0.0, f=0.0, g=2 * n**0.5 / tau)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from shoal import attention, pathfinder
 from shoal.figures import Curve, Figure, Image, Panel, Surface, band
 from shoal.files import cache_folder
-from shoal.lab.claim import Plan
+from shoal.lab.claim import Claim, Plan
 from shoal.lab.setting import SUMMARY
 from shoal.papers.song2024 import classifier_studies as real
 from shoal.papers.song2024 import data, studies
@@ -17,9 +17,17 @@ from shoal.papers.song2024.model import PAPER
 from shoal.papers.song2024.studies import KERNELS, SCALES
 
 
+def _claim(key: str) -> Claim:
+    return next(c for c in PAPER.claims if c.key == f"song2024.{key}")
+
+
 def _plan(key: str, full: bool) -> Plan:
-    claim = next(c for c in PAPER.claims if c.key == f"song2024.{key}")
-    return claim.full if full else claim.quick
+    return _claim(key).full if full else _claim(key).quick
+
+
+def _figure(key: str, caption: str, *panels: Panel) -> Figure:
+    title = next(figure.title for figure in PAPER.figures if figure.key == key)
+    return Figure(key, title, caption, panels)
 
 
 def _line(label: str, x: np.ndarray, y: np.ndarray) -> Curve:
@@ -50,7 +58,7 @@ def trap(full: bool) -> Figure:
         "softmax slides into the minimum at 1.414 and stays at 0.0502, unless keys move too. "
         f"Middle and right: {plan.seeds} perturbed copies (median, quartiles)."
     )
-    return Figure("trap", "A trap for softmax when only W_Q moves", caption, tuple(panels))
+    return _figure("trap", caption, *panels)
 
 
 @PAPER.figure("row_sums", "Expressivity floor against optimisation")
@@ -73,7 +81,7 @@ def row_sums(full: bool) -> Figure:
         "to 0.6 or to 1. Normalised kernels cannot go below the floor of the convex hull; inside "
         "the hull softmax is the better one. A kernel without a curve diverged at this step."
     )
-    return Figure("row_sums", "Expressivity floor against optimisation", caption, tuple(panels))
+    return _figure("row_sums", caption, *panels)
 
 
 @PAPER.figure("census", "How often one query gets stuck")
@@ -99,19 +107,16 @@ def census(full: bool) -> Figure:
         "softmax or a Gaussian teacher, 2 and 3 values of both signs. The Gaussian is not free of "
         "traps either; with a Gaussian teacher most failures of softmax are of expressivity."
     )
-    return Figure("census", "How often one query gets stuck", caption, tuple(panels))
+    return _figure("census", caption, *panels)
 
 
 @PAPER.figure("values", "Training W_V alone")
 def values(full: bool) -> Figure:
     """Value-only training beside the exact recursion; floors by heads and dimension."""
-    found = studies.recursion(_plan("values_follow_recursion", full))
-    steps = np.arange(found["curve measured"].shape[1]) * int(found["every"])
-    lines = tuple(
-        band(name, steps, found[f"curve {name}"], positive=True)
-        for name in ("measured", "recursion")
-    )
-    first = Panel("training W_V alone", "step", "risk", lines, log_y=True)
+    claim = _claim("values_follow_recursion")
+    evidence = claim.decide(claim.measure(claim.full if full else claim.quick)).panel
+    assert evidence is not None
+    first = evidence._replace(title="training W_V alone")
     plan = Plan(seeds=10 if full else 4, samples=4, tokens=4)
     curves = []
     for heads in (1, 2):
@@ -127,7 +132,7 @@ def values(full: bool) -> Figure:
         "Left: softmax and Gaussian, one head and two, measured and by the recursion. Right: the "
         "least squares floor falls to zero where heads x dim reaches samples x tokens = 16."
     )
-    return Figure("values", "Training W_V alone", caption, (first, second))
+    return _figure("values", caption, first, second)
 
 
 @PAPER.figure("initial_scale", "How the start decides lambda_B")
@@ -149,7 +154,7 @@ def initial_scale(full: bool) -> Figure:
         f"of {seeds} draws. Too small is uniform attention, too large saturated (softmax) or zero "
         "(Gaussian); values below 1e-17 or so are rounding."
     )
-    return Figure("initial_scale", "How the start decides lambda_B", caption, (panel,))
+    return _figure("initial_scale", caption, panel)
 
 
 @PAPER.figure("depth", "Depth with and without residual connections")
@@ -169,7 +174,7 @@ def depth(full: bool) -> Figure:
     caption = (
         "The classifier at its start on Gaussian tokens, mean of both kernels (median, quartiles)."
     )
-    return Figure("depth", "Depth with and without residual connections", caption, (panel,))
+    return _figure("depth", caption, panel)
 
 
 @PAPER.figure("landscapes", "Landscapes after two-stage training", source=SUMMARY)
@@ -187,7 +192,7 @@ def landscapes(full: bool) -> Figure:
         f"Adam, {plan.steps} steps each). Risk on random filter-normalised directions of W_Q "
         "and W_K, the same for both. The paper's directions are not known."
     )
-    return Figure("landscapes", "Landscapes after two-stage training", caption, tuple(panels))
+    return _figure("landscapes", caption, *panels)
 
 
 def _held_out(plan: Plan, problem: str, method: str) -> tuple[Panel, Panel]:
@@ -214,7 +219,7 @@ def text(full: bool) -> Figure:
         f"{real.USUAL['sgd']}, batches of 32, {plan.seeds} seeds (median, quartiles). At quick "
         "size nothing is learned yet."
     )
-    return Figure("text", "IMDb reviews as bytes", caption, _held_out(plan, "imdb", "sgd"))
+    return _figure("text", caption, *_held_out(plan, "imdb", "sgd"))
 
 
 @PAPER.figure("pathfinder", "Pathfinder", source=SUMMARY)
@@ -230,5 +235,4 @@ def pictures(full: bool) -> Figure:
         f"{real.USUAL['adam']}, batches of 32, {plan.seeds} seeds (median, quartiles). Do dashes "
         "lead from disk to disk? At quick size nothing is learned yet."
     )
-    panels = _held_out(plan, "pathfinder", "adam")
-    return Figure("pathfinder", "Pathfinder", caption, (first, *panels))
+    return _figure("pathfinder", caption, first, *_held_out(plan, "pathfinder", "adam"))

@@ -7,6 +7,7 @@ a review that had seen results, the rule says so.
 """
 
 import functools
+import itertools
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from shoal.lab.engine import per_start
 from shoal.lab.run import Run, train
 from shoal.lab.setting import SUMMARY
 from shoal.lab.setup import Setup, paper_setup
-from shoal.lab.study import fresh_setup, trained
+from shoal.lab.study import Study, fresh_setup, trained
 from shoal.lab.visit import Visit, number
 from shoal.linalg import numerical_rank, sigma_min
 from shoal.papers.song2024 import bounds, layer
@@ -40,22 +41,16 @@ def log10(x: Any, least: float = TINY) -> np.ndarray:
 # -------------------------------------------------------------------------------- values alone
 
 
-def value_runs(plan: Plan, kernel: str, heads: int, dim: int, moving: str = "W_V") -> Run:
-    """Training of values alone at the step of theorem 1."""
-    return trained(
-        PAPER, plan.seeds, step="theorem_1", fresh_data=True, kernel=kernel, num_heads=heads,
-        dim=dim, train=moving, num_steps=plan.steps,
-    )  # fmt: skip
-
-
 def recursion(plan: Plan) -> Measurement:
-    """Risk curves of value-only training beside the exact recursion, both kernels."""
+    """Risk of value-only training at theorem 1's step, beside the exact recursion."""
     risk, exact = [], []
-    for kernel in KERNELS:
-        for heads, dim in ((1, 24), (2, 6)):
-            run = value_runs(plan, kernel, heads, dim, plan.get("train", "W_V"))
-            risk.append(run.risk)
-            exact.append([one.curves["exact recursion"] for one in run.certify("theorem_1")])
+    for kernel, (heads, dim) in itertools.product(KERNELS, ((1, 24), (2, 6))):
+        run = trained(
+            PAPER, plan.seeds, step="theorem_1", fresh_data=True, kernel=kernel, num_heads=heads,
+            dim=dim, train=plan.get("train", "W_V"), num_steps=plan.steps,
+        )  # fmt: skip
+        risk.append(run.risk)
+        exact.append([one.curves["exact recursion"] for one in run.certify("theorem_1")])
     risks, curves = np.array(risk), np.array(exact)
     gap = log10(np.max(np.abs(risks - curves), axis=2) / risks[:, :, 0])
     return {
@@ -124,10 +119,7 @@ PAPER.claim(
     "bytes_need_more_than_dim",
     "dim >= samples x tokens does not make features independent for byte embeddings.",
     byte_ranks,
-    rule=above(
-        0.05, "share of the rank that is missing",
-        note="Embeddings that add a byte and a position repeat themselves.",
-    ),
+    rule=above(0.05, "share of the rank that is missing"),
     control={"problem": "gaussian"}, setting=FRESH, quick=Plan(seeds=8, samples=4, tokens=16),
     full={"seeds": 30},
 )  # fmt: skip
@@ -136,12 +128,13 @@ PAPER.claim(
 # ------------------------------------------------------------------------------------ the trap
 
 
-def near_trap(plan: Plan, kernel: str, moving: str, step: float, every: int = 50) -> Run:
+NEAR_TRAP: dict[str, Any] = {"problem": "trap", "init": "near_trap"}
+
+
+def near_trap(plan: Plan, kernel: str, moving: str, step: float) -> Run:
     """Train from neighbours of the trap."""
-    return trained(
-        PAPER, plan.seeds, step=step, problem="trap", init="near_trap", kernel=kernel,
-        train=moving, num_steps=plan.steps, every=every,
-    )  # fmt: skip
+    values: dict[str, Any] = {"train": moving, "num_steps": plan.steps, "every": 50}
+    return trained(PAPER, plan.seeds, step=step, kernel=kernel, **NEAR_TRAP, **values)
 
 
 def trapped(plan: Plan) -> Measurement:
@@ -154,13 +147,6 @@ def trapped(plan: Plan) -> Measurement:
     curves = {"curve softmax": softmax.risk, "curve gaussian": gaussian.risk}
     fine = np.all(strict | (one - other <= 6.0))
     return comparison(one, other, premise=fine, every=np.array(50), **curves)
-
-
-def escaped(plan: Plan) -> Measurement:
-    """Softmax near the trap with keys trained too."""
-    run = near_trap(plan, "softmax", plan.get("train", "W_Q,W_K"), 0.2, 100)
-    last, first = log10(run.risk[:, -1]), log10(run.risk[:, 0])
-    return comparison(last, first, every=np.array(100), **{"curve softmax": run.risk})
 
 
 def row_risks(setup: Setup) -> Float[Array, " rows"]:
@@ -215,8 +201,10 @@ PAPER.claim(
 PAPER.claim(
     "keys_free_softmax",
     "Training W_K too frees softmax from that trap.",
-    escaped, rule=below(-3.0, "log10 of last over first risk", "last", "first"),
-    control={"train": "W_Q"}, setting=FRESH, quick=Plan(seeds=16, steps=20000), full={"seeds": 100},
+    Study(PAPER, seeds=16, step_size=0.2, train="W_Q,W_K", num_steps=20000, every=100, **NEAR_TRAP),
+    lambda run: log10(run.risk[:, -1] / run.risk[:, 0]),
+    below(-3.0, "log10 of last over first risk"),
+    control={"train": "W_Q"}, setting=FRESH, full={"seeds": 100},
 )  # fmt: skip
 PAPER.claim(
     "gaussian_has_traps_too",
@@ -388,18 +376,12 @@ PAPER.claim(
 )  # fmt: skip
 # --------------------------------------------------------------------------------------- visit
 
-_TRAP = {"problem": "trap", "init": "trap", "num_steps": 5000, "every": 50}
-
-
-def _visited(kernel: str, moving: str) -> Run:
-    if moving == "W_V":  # on random data instead, where theorem_1 has something to say
-        values: dict[str, Any] = {"num_steps": 200}
-        step: Any = "theorem_1"
-    else:
-        values, step = _TRAP, 0.5
-    return train(
-        paper_setup(PAPER, values | {"kernel": kernel, "train": moving}), step_size=step, probes=()
-    )
+_TRAP = {"problem": "trap", "init": "trap", "train": "W_Q", "num_steps": 5000, "every": 50}
+_VISITED: tuple[tuple[dict[str, Any], Any], ...] = (  # settings and step
+    (_TRAP | {"kernel": "softmax"}, 0.5),
+    (_TRAP | {"kernel": "gaussian"}, 0.5),
+    ({"kernel": "softmax", "train": "W_V", "num_steps": 200}, "theorem_1"),  # on random data
+)
 
 
 def _visit_row(run: Run) -> dict[str, Any]:
@@ -433,34 +415,31 @@ def _visit_words(rows: list[dict[str, Any]]) -> str:
 
 def visit() -> Visit:
     """Softmax stuck where the Gaussian is not, and training that is known exactly."""
-    sides = (("softmax", "W_Q"), ("gaussian", "W_Q"), ("softmax", "W_V"))
-    runs = [_visited(*side) for side in sides]
+    runs = [train(paper_setup(PAPER, v), step_size=step, probes=()) for v, step in _VISITED]
     rows = [_visit_row(run) for run in runs]
     curves = tuple(
-        band(f"{kernel}, {moving}", run.step, np.maximum(run.risk, 1e-30))
-        for (kernel, moving), run in zip(sides, runs, strict=True)
+        band(f"{row['kernel']}, {row['train']}", run.step, np.maximum(run.risk, 1e-30))
+        for row, run in zip(rows, runs, strict=True)
     )
-    numbers = ("first_risk", "last_risk", "gradient_norm", "hessian_min")
-    shown = [[number(row[name]) for name in numbers] for row in rows]
+    columns = {
+        "kernel": "kernel", "trained": "train", "first risk": "first_risk",
+        "last risk": "last_risk", "at the end": "state", "|gradient|": "gradient_norm",
+        "Hessian from": "hessian_min",
+    }  # fmt: skip
+    values = [[row[name] for name in columns.values()] for row in rows]
     return Visit(
         title="stuck or slow? softmax or Gaussian",
         rows=rows,
-        head=("kernel", "trained", "first risk", "last risk", "at the end", "|gradient|",
-              "Hessian from"),
-        cells=[
-            (row["kernel"], row["train"], first, last, row["state"], gradient, hessian)
-            for row, (first, last, gradient, hessian) in zip(rows, shown, strict=True)
-        ],
+        head=tuple(columns),
+        cells=[tuple(v if isinstance(v, str) else number(v) for v in row) for row in values],
         words=_visit_words(rows),
         about="With softmax attention and only the query weights moving, gradient descent can get "
         "stuck where a Gaussian kernel does not. Four tokens, one number to reach.",
         panels=(Panel("training", "step", "risk", curves, log_y=True),),
         verdicts=tuple(
-            (f"theorem_1, {row['kernel']}, {row['train']}", row["verdict"])
-            for row in rows
-            if row["verdict"]
+            (f"theorem_1, {r['kernel']}, {r['train']}", r["verdict"]) for r in rows if r["verdict"]
         ),
-    )  # fmt: skip
+    )
 
 
 PAPER.visit = visit

@@ -10,10 +10,10 @@ $10^{-13}(\lVert Y\rVert+\lVert M_0\rVert)$.
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Any, Array, Float, Scalar
+from shoal._typing import Array, Float, Scalar
 from shoal.certificates import Certificate, Equality, Inequality, share_lost
 from shoal.lab.setup import Setup
-from shoal.linalg import norm_fro, norm_op
+from shoal.linalg import norm_fro
 from shoal.papers.song2024 import bounds, layer
 from shoal.papers.song2024.bounds import ZERO, Numbers
 from shoal.papers.song2024.layer import Weights
@@ -48,10 +48,6 @@ def _rests(setup: Setup, *names: str) -> Inequality:
 def _is(condition: bool) -> Inequality:
     """A yes or no of the setting, as a hypothesis."""
     return Inequality(0.0 if condition else 1.0, 0.5)
-
-
-def _has_proved_kernel(setup: Setup) -> dict[str, Inequality]:
-    return {"kernel is softmax or gaussian": _is(setup.setting.kernel in bounds.PROVED)}
 
 
 def _rounding(setup: Setup, run: Trajectory, off_hull: Scalar = 0.0) -> Float[Array, " T"]:
@@ -123,6 +119,12 @@ def _gradient_conclusions(
     return found
 
 
+def _largest_step(c: Numbers, hypotheses: dict[str, Inequality]) -> Float[Array, ""]:
+    """1 / L; NaN where a theorem does not apply whatever the step."""
+    applies = jnp.all(jnp.stack([jnp.asarray(h.lhs < h.rhs) for h in hypotheses.values()]))
+    return jnp.where(applies, JUST_BELOW / c["L"], jnp.nan)
+
+
 def _certified(
     setup: Setup,
     run: Trajectory,
@@ -136,21 +138,18 @@ def _certified(
     """What theorems 2 and 3 say of a run alike: start, rate, PL inequality, descent, ball."""
     rounding = _rounding(setup, run, off_hull)
     curve = jnp.clip(1 - setup.step_size * mu, 0.0, 1.0) ** run.step * c["F_0"]
-    conclusions = _begins(c["F_0"], run, rounding) | {
-        "risk falls at the proved rate": Inequality(
-            jnp.where(run.step > 0, run.risk, 0.0), curve, rounding
-        )
-    }
+    falls = jnp.where(run.step > 0, run.risk, 0.0)
     large = "gradient is large: 2 mu F <= |grad F|^2"
-    conclusions |= _gradient_conclusions(setup, run, large, mu, rounding)
+    conclusions = {
+        **_begins(c["F_0"], run, rounding),
+        "risk falls at the proved rate": Inequality(falls, curve, rounding),
+        **_gradient_conclusions(setup, run, large, mu, rounding),
+    }
     if "distance" in run.probes:
         conclusions["weights stay within the radius"] = Inequality(run.probes["distance"], radius)
+    step = _step_hypothesis(setup, c["L"], run, _rounding(setup, run))
     return Certificate(
-        hypotheses={
-            **_has_proved_kernel(setup),
-            **hypotheses,
-            STEP: _step_hypothesis(setup, c["L"], run, _rounding(setup, run)),
-        },
+        hypotheses={**hypotheses, STEP: step},
         conclusions={**conclusions},
         constants=c,
         predicted_rate=setup.step_size * mu,
@@ -162,12 +161,11 @@ def _certified(
 # ---------------------------------------------------------------------------------- theorem 1
 
 
-def value_step(setup: Setup) -> Float[Array, ""]:
-    """1 / L of theorem 1."""
-    return 1 / norm_op(layer.value_matrix(setup.params0, setup.inputs, setup.setting.form)) ** 2
-
-
-@PAPER.theorem(source=SOURCE.format(1), largest_step=value_step, covers=is_layer)
+@PAPER.theorem(
+    source=SOURCE.format(1),
+    largest_step=lambda setup: 1 / bounds.value_numbers(setup)["L"],
+    covers=is_layer,
+)
 def theorem_1(setup: Setup, run: Trajectory) -> Certificate:
     """Only W_V moves: the loss follows an exact recursion to the least squares floor, for every
     kernel; the floor is zero for all targets only if heads x dim >= samples x tokens.
@@ -206,31 +204,29 @@ def theorem_1(setup: Setup, run: Trajectory) -> Certificate:
 # ---------------------------------------------------------------------------------- theorem 2
 
 
-def joint_step(setup: Setup) -> Float[Array, ""]:
-    """1 / L of theorem 2; NaN where the theorem does not apply whatever the step."""
+def _joint(setup: Setup) -> tuple[Numbers, dict[str, Inequality]]:
+    """Constants of theorem 2, and its hypotheses but for the step."""
     c = bounds.joint_constants(setup)
-    applies = (c["F_0"] <= c["threshold"]) & (c["lambda"] > ZERO * c["|A_0|"])
-    applies &= setup.setting.kernel in bounds.PROVED
-    return jnp.where(applies, JUST_BELOW / c["L"], jnp.nan)
+    return c, {
+        "kernel is softmax or gaussian": _is(setup.setting.kernel in bounds.PROVED),
+        "W_V is trained": _moves(setup, "W_V"),
+        "W_O is fixed": _rests(setup, "W_O"),
+        "features are independent: 0 < lambda": Inequality(ZERO * c["|A_0|"], c["lambda"]),
+        "start is close: F_0 <= lambda^2 R^2 / 32": Inequality(c["F_0"], c["threshold"]),
+    }
 
 
 @PAPER.theorem(
     source=SOURCE.format(2),
     probes=(*RECORDED, "lambda_A"),
-    largest_step=joint_step,
+    largest_step=lambda setup: _largest_step(*_joint(setup)),
     covers=is_layer,
 )
 def theorem_2(setup: Setup, run: Trajectory) -> Certificate:
     """W_Q, W_K, W_V move together: close to a start with independent features the loss falls at
     least like (1 - step * lambda^2 / 4)^t.
     """
-    c = bounds.joint_constants(setup)
-    hypotheses = {
-        "W_V is trained": _moves(setup, "W_V"),
-        "W_O is fixed": _rests(setup, "W_O"),
-        "features are independent: 0 < lambda": Inequality(ZERO * c["|A_0|"], c["lambda"]),
-        "start is close: F_0 <= lambda^2 R^2 / 32": Inequality(c["F_0"], c["threshold"]),
-    }
+    c, hypotheses = _joint(setup)
     found = _certified(setup, run, c, hypotheses, mu=c["mu"], radius=c["R"])
     if "lambda_A" in run.probes:
         found.conclusions["features stay independent: lambda / 2 <= sigma_min(A)"] = Inequality(
@@ -251,39 +247,38 @@ def _query_hypotheses(setup: Setup, c: Numbers) -> dict[str, Inequality]:
     }
 
 
-def query_step(setup: Setup) -> Float[Array, ""]:
-    """1 / L of theorem 3; NaN where the theorem does not apply whatever the step."""
+def _queries(setup: Setup) -> tuple[Numbers, dict[str, Inequality]]:
+    """Constants of theorem 3, and its hypotheses but for the step."""
     c = bounds.query_constants(setup)
-    applies = (c["F_0"] <= c["threshold"]) & (c["s_0"] > ZERO * c["j"])
-    applies &= (c["sigma_X"] > ZERO * c["|X|"]) & (setup.params0.W_Q.shape[0] == 1)
-    applies &= setup.setting.kernel in bounds.PROVED
-    return jnp.where(applies, JUST_BELOW / c["L"], jnp.nan)
+    return c, {
+        "kernel is softmax or gaussian": _is(setup.setting.kernel in bounds.PROVED),
+        **_query_hypotheses(setup, c),
+        "outputs turn with queries: 0 < s_0": Inequality(ZERO * c["j"], c["s_0"]),
+        "start is close: F_0 <= mu_0 R_J^2 / 32": Inequality(c["F_0"], c["threshold"]),
+    }
 
 
-@PAPER.theorem(source=SOURCE.format(3), probes=RECORDED, largest_step=query_step, covers=is_layer)
+@PAPER.theorem(
+    source=SOURCE.format(3),
+    probes=RECORDED,
+    largest_step=lambda setup: _largest_step(*_queries(setup)),
+    covers=is_layer,
+)
 def theorem_3(setup: Setup, run: Trajectory) -> Certificate:
     """Only W_Q moves, one head: where every output turns with its query, the loss falls at least
     like (1 - step * mu_0 / 4)^t.
     """
-    c = bounds.query_constants(setup)
-    hypotheses = _query_hypotheses(setup, c) | {
-        "outputs turn with queries: 0 < s_0": Inequality(ZERO * c["j"], c["s_0"]),
-        "start is close: F_0 <= mu_0 R_J^2 / 32": Inequality(c["F_0"], c["threshold"]),
-    }
+    c, hypotheses = _queries(setup)
     return _certified(
         setup, run, c, hypotheses, mu=c["mu_0"] / 4, radius=c["R_J"], off_hull=c["off the hull"]
     )
-
-
-def _has_one_head(setting: Any) -> bool:
-    return is_layer(setting) and setting.num_heads == 1
 
 
 @PAPER.theorem(
     source="ours; proof in docs/theory/song2024.md",
     probes=RECORDED,
     needs=("query_sigma",),
-    covers=_has_one_head,
+    covers=lambda setting: is_layer(setting) and setting.num_heads == 1,
 )
 def theorem_s(setup: Setup, run: Trajectory) -> Certificate:
     """Softmax, only W_Q, affinely independent keys, targets in the affine hull: no stationary

@@ -10,13 +10,14 @@ import numpy as np
 from shoal.certificates import Verdict
 from shoal.diagnostics.data import pair_overlaps
 from shoal.figures import Curve, Figure, Image, Panel, band
+from shoal.lab.claim import Plan
 from shoal.lab.run import Run, train
 from shoal.lab.setting import OURS, SUMMARY
 from shoal.lab.setup import paper_setup
 from shoal.lab.theorem import Certificates, certify
 from shoal.lab.visit import Visit, number
 from shoal.papers.wu2023.limits import distances_to_limit
-from shoal.papers.wu2023.model import PAPER, Weights
+from shoal.papers.wu2023.model import CERTIFIABLE, PAPER, Weights
 from shoal.papers.wu2023.studies import FULL, QUICK, run_of, steps_of
 from shoal.runtime import in_float64
 
@@ -31,7 +32,14 @@ def loss_panel(title: str, curves: list[tuple[str, np.ndarray]]) -> Panel:
     return Panel(title, "step", "risk", made, log_y=True)
 
 
+def compared(title: str, plan: Plan, sides: dict[str, dict], **common: Any) -> Panel:
+    """Losses of several settings, by label."""
+    runs = {label: run_of(plan, **(common | values)) for label, values in sides.items()}
+    return loss_panel(title, [(label, run.risk) for label, run in runs.items()])
+
+
 def _by_width(full: bool, exponent: float, key: str) -> Figure:
+    """Loss, weight change and kernel change by width."""
     plan = PLANS[full]
     probes = ("movement", "kernel_drift")
     runs = {w: run_of(plan, *probes, width=w, score_exponent=exponent) for w in plan.grid}
@@ -58,13 +66,13 @@ def _by_width(full: bool, exponent: float, key: str) -> Figure:
 
 @PAPER.figure("loss_by_width", "Training by width, p = 1/2", source=SUMMARY)
 def loss_by_width(full: bool) -> Figure:
-    """Loss, weight change and kernel change by width, p = 1/2 (the paper's main experiment)."""
+    """The paper's main experiment."""
     return _by_width(full, 0.5, "loss_by_width")
 
 
 @PAPER.figure("loss_by_width_uniform", "Training by width, p = 1", source=SUMMARY)
 def loss_by_width_uniform(full: bool) -> Figure:
-    """The same with p = 1 (the paper's appendix)."""
+    """The same in the paper's appendix."""
     return _by_width(full, 1.0, "loss_by_width_uniform")
 
 
@@ -72,16 +80,13 @@ def loss_by_width_uniform(full: bool) -> Figure:
 def scaling(full: bool) -> Figure:
     """p = 1/2 against p = 1 at a small and a large width, the same step for both."""
     plan = PLANS[full]
-    panels = []
-    for width in (plan.grid[0], plan.grid[-1]):
-        step = steps_of(plan, width=width, score_exponent=0.5)
-        curves = [
-            (f"p = {p:g}", run_of(plan, step=step, width=width, score_exponent=p).risk)
-            for p in (0.5, 1.0)
-        ]
-        panels.append(loss_panel(f"width {width}", curves))
+    sides = {f"p = {p:g}": {"score_exponent": p} for p in (0.5, 1.0)}
+    panels = tuple(
+        compared(f"width {w}", plan, sides, width=w, step=steps_of(plan, width=w))
+        for w in (plan.grid[0], plan.grid[-1])
+    )
     caption = "Both scalings at the step that suits p = 1/2, at the smallest and the largest width."
-    return Figure("scaling", "Scaling of the scores", caption, tuple(panels))
+    return Figure("scaling", "Scaling of the scores", caption, panels)
 
 
 @PAPER.figure("initialisation", "Initialisation", source=SUMMARY)
@@ -90,36 +95,31 @@ def initialisation(full: bool) -> Figure:
     plan = PLANS[full]
     width = plan.grid[-1]
     step = steps_of(plan, width=width, init="he")  # the smallest of the three
-    panels = []
-    for title, choice in (("same step", step), ("own best step", "tuned")):
-        curves = [
-            (label, run_of(plan, step=choice, width=width, init=init).risk)
-            for label, init in (("LeCun", "lecun"), ("He", "he"), ("NTK", "ntk"))
-        ]
-        panels.append(loss_panel(title, curves))
+    sides = {label: {"init": label.lower()} for label in ("LeCun", "He", "NTK")}
+    panels = tuple(
+        compared(title, plan, sides, width=width, step=choice)
+        for title, choice in (("same step", step), ("own best step", "tuned"))
+    )
     caption = (
         f"Width {width}. The same step is the one that suits He; the kernels of LeCun and He are "
         "larger than NTK's by about the width, so it is a small step for NTK."
     )
-    return Figure("initialisation", "Initialisation", caption, tuple(panels))
+    return Figure("initialisation", "Initialisation", caption, panels)
 
 
 @PAPER.figure("digits", "Handwritten digits", source=f"{SUMMARY}, which uses MNIST")
 def digits(full: bool) -> Figure:
     """Handwritten digits, two classes, by width."""
     plan = PLANS[full]._replace(tokens=4, samples=100 if full else 40, dim=16)
-    panels = []
-    for p in (0.5, 1.0):
-        curves = [
-            (f"width {w}", run_of(plan, problem="digits", width=w, score_exponent=p).risk)
-            for w in plan.grid
-        ]
-        panels.append(loss_panel(f"p = {p:g}", curves))
+    sides = {f"width {w}": {"width": w} for w in plan.grid}
+    panels = tuple(
+        compared(f"p = {p:g}", plan, sides, problem="digits", score_exponent=p) for p in (0.5, 1.0)
+    )
     caption = (
         f"scikit-learn's 8 x 8 digits, 0 against 1, as four 4 x 4 patches with a fixed embedding; "
         f"{plan.samples} images. The paper uses MNIST, with a patch size that is not known. {STEP}"
     )
-    return Figure("digits", "Handwritten digits", caption, tuple(panels))
+    return Figure("digits", "Handwritten digits", caption, panels)
 
 
 @PAPER.figure("data_assumption", "Dissimilarity of the samples", source=SUMMARY)
@@ -127,23 +127,18 @@ def digits(full: bool) -> Figure:
 def data_assumption(full: bool) -> Figure:
     """How often two samples overlap by more than t, for several kinds of data."""
     count = 200 if full else 60
-    gaussian, real = {"num_tokens": 4, "dim": 64}, {"problem": "digits", "dim": 64}
-    kinds: dict[str, dict[str, Any]] = {
-        "Gaussian tokens": gaussian,
-        "unit Gaussian tokens": gaussian | {"tokens": "unit"},
-        "digits": real,
-        "unit digits": real | {"tokens": "unit"},
-    }
+    gaussian: dict[str, Any] = {"num_tokens": 4, "dim": 64}
+    real = {"problem": "digits", "dim": 64}
+    kinds = {"Gaussian tokens": gaussian, "digits": real}
+    kinds |= {f"unit {label}": values | {"tokens": "unit"} for label, values in kinds.items()}
     curves = []
     for label, values in kinds.items():
         X = paper_setup(PAPER, values | {"num_samples": count, "width": 1}).inputs
         overlap = np.sort(np.asarray(pair_overlaps(X))[np.triu_indices(count, 1)])
         above = 1 - np.arange(len(overlap)) / len(overlap)
         curves.append(Curve(label, overlap, above, above, above))
-    panel = Panel(
-        "overlap of two samples", "t", "share of pairs with overlap >= t", tuple(curves),
-        log_x=True, log_y=True,
-    )  # fmt: skip
+    words = ("overlap of two samples", "t", "share of pairs with overlap >= t")
+    panel = Panel(*words, tuple(curves), log_x=True, log_y=True)
     caption = (
         "The paper assumes that this falls like exp(-t^c), which depends on the scale of the data. "
         "It shows IMDb reviews, with an embedding that is not known."
@@ -151,7 +146,7 @@ def data_assumption(full: bool) -> Figure:
     return Figure("data_assumption", "Dissimilarity of the samples", caption, (panel,))
 
 
-@PAPER.figure("attention_maps", "Attention before and after training", source=SUMMARY)
+@PAPER.figure("attention_maps", "Attention before and after training", source=OURS)
 def attention_maps(full: bool) -> Figure:
     """Attention of one sequence before and after training, both scalings."""
     plan = PLANS[full]._replace(seeds=1, tokens=6)
@@ -181,26 +176,15 @@ def kernel_limit(full: bool) -> Figure:
     x = np.array(widths, float)
     guide = curves[0].y[0] * (x / x[0]) ** -0.5
     curves.append(Curve("width^-1/2", x, guide, guide, guide))
-    panel = Panel(
-        "relative distance", "width", "|K - K_limit| / |K_limit|", tuple(curves),
-        log_x=True, log_y=True,
-    )  # fmt: skip
+    words = ("relative distance", "width", "|K - K_limit| / |K_limit|")
+    panel = Panel(*words, tuple(curves), log_x=True, log_y=True)
     caption = "Tangent kernel at the start against its deterministic limit; ten seeds."
     return Figure("kernel_limit", "The kernel settles with width", caption, (panel,))
 
 
 # ---------------------------------------------------------------------------------------- the tour
 
-SMALL = {
-    "num_samples": 3,
-    "num_tokens": 2,
-    "dim": 16,
-    "tokens": "unit",
-    "label_scale": 0.3,
-    "pooling": "sum",
-    "score_exponent": 1.0,
-    "num_steps": 40,
-}
+SMALL = CERTIFIABLE | {"num_samples": 3, "dim": 16, "label_scale": 0.3, "num_steps": 40}
 WIDTHS = (400, 40000)  # below and above what theorem A needs
 DIGITS = {"problem": "digits", "num_samples": 50, "dim": 24, "width": 512, "num_steps": 200}
 HEAD = ("theorem", "width", "p", "c_5 < 1", "c_6 < 2", "verdict", "proved", "measured")

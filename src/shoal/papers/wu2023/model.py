@@ -228,9 +228,7 @@ def conserved_drift(params0: Weights, step_ratios: dict) -> Callable[[Params], d
 class Wu(Setting):
     """One encoder, its data and its training."""
 
-    problem: Data[Source] = (
-        "gaussian"  # Random tokens, scikit-learn's digits, or a file. [summary]
-    )
+    problem: Data[Source] = "gaussian"  # Random tokens, scikit-learn's digits, or a file. [summary]
     num_samples: Count = 20  # Number of sequences; the paper's synthetic experiment has 100.
     num_tokens: Count = 5  # Tokens in a sequence; for images `patch` decides it.
     dim: Count = 20  # Dimension of a token.
@@ -310,14 +308,8 @@ class Wu(Setting):
         else:
             msg = "problem=idx needs --set images=FILE and --set image_labels=FILE (IDX format)."
             raise InputError(msg)
-        made = problems.image_problem(
-            key,
-            *pictures,
-            num_samples=self.num_samples,
-            patch=self.patch,
-            dim=self.dim,
-            classes=self.classes,
-        )
+        chosen = {k: getattr(self, k) for k in ("num_samples", "patch", "dim", "classes")}
+        made = problems.image_problem(key, *pictures, **chosen)
         return made._replace(X=problems.unit_tokens(made.X)) if self.tokens == "unit" else made
 
     def _reshaped(self, problem: Problem) -> Problem:
@@ -442,6 +434,8 @@ def feature_matrix(setup: Setup) -> Callable[[Params], Float[Array, "N m"]]:
     return layers.feature_matrix(lambda params, x: features(params, x, scales), setup.inputs)
 
 
+CERTIFIABLE = {"num_tokens": 2, "tokens": "unit", "pooling": "sum", "score_exponent": 1.0}
+"""Settings in which theorem A applies at moderate widths."""
 PAPER = Paper(
     Wu,
     key="wu2023",
@@ -451,13 +445,6 @@ PAPER = Paper(
     arxiv="2311.01575",
     about="width, LeCun/He/NTK initialisation, softmax scaling, global convergence",
     plan=WidthPlan(
-        theorem="theorem_a",
-        values=(
-            ("num_tokens", 2), ("tokens", "unit"), ("pooling", "sum"), ("score_exponent", 1.0),
-        ),  # fmt: skip
-        samples=(2, 4, 8, 16),
-        octaves=(2, 9),
-        highest=20,
-        seeds=8,
+        "width", "theorem_a", tuple(CERTIFIABLE.items()), (2, 4, 8, 16), (2, 9), highest=20, seeds=8
     ),
 )
