@@ -10,11 +10,11 @@ MODEL = {"activation": "relu", "num_layers": 4, "key_dim": 16, "out_dim": 2}
 
 def prepared(precision: str, num_steps: int, **sizes: int) -> Any:
     """The same start for all sides."""
-    from shoal.experiments import prepare
+    from shoal.lab.setup import paper_setup
     from shoal.papers import qin2025
 
     values = MODEL | sizes | {"step_size": 1e-5, "num_steps": num_steps, "every": num_steps}
-    return prepare(qin2025.PAPER, values, precision=precision)
+    return paper_setup(qin2025.PAPER, values, precision=precision)
 
 
 SIDES = rivals.descent(prepared, rivals.blocks, rivals.half_sum)

@@ -25,7 +25,8 @@ def measure(what: str, axis: str, size: float) -> dict[str, float]:
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    from shoal.experiments import prepare, simulate
+    from shoal.lab.engine import trajectories
+    from shoal.lab.setup import paper_setup
     from shoal.papers import wu2023
 
     values: dict[str, Any] = LARGE | {"memory": size} if axis == "memory" else dict(BASE)
@@ -34,22 +35,19 @@ def measure(what: str, axis: str, size: float) -> dict[str, float]:
         values[axis] = int(size)
     num_steps = 2 if axis == "memory" else 10
     values |= {"step_size": 1e-3, "num_steps": num_steps, "every": num_steps}
-    experiment = prepare(wu2023.PAPER, values, seeds=seeds)
+    setup = paper_setup(wu2023.PAPER, values, seeds=seeds)
     if what == "step":
 
         def call() -> None:
-            simulate(experiment).risk.block_until_ready()
+            trajectories(setup)
     else:
-        start = jax.tree.map(lambda x: x[0], experiment.params0)
-        setting, num_steps = experiment.setting, 1
-        tile = {} if axis != "memory" else {"tile": max(1, int(size * 2**30 / 24))}
-        kernels = wu2023.architecture.tangent_kernels(
-            experiment.problem.X, wu2023.scales(setting), **tile
-        )
+        num_steps, start = 1, setup.one()
+        kernels = start.setting.block_kernels(start)
+        params = jax.tree.map(jax.numpy.asarray, start.params0)
         kernel = jax.jit(lambda params: sum(kernels(params).values()))
 
         def call() -> None:
-            kernel(start).block_until_ready()
+            kernel(params).block_until_ready()
 
     return harness.timed(call, num_steps)
 

@@ -8,12 +8,12 @@ import rivals
 
 def prepared(precision: str, num_steps: int, **sizes: int) -> Any:
     """The same start for all sides; labels without a teacher, which a step does not see."""
-    from shoal.experiments import prepare
+    from shoal.lab.setup import paper_setup
     from shoal.papers import arda2026
 
     values: dict[str, Any] = {"labels": "gaussian", "radius": "none", "step_size": 0.01}
     values |= sizes | {"num_steps": num_steps, "every": num_steps}
-    return prepare(arda2026.PAPER, values, precision=precision)
+    return paper_setup(arda2026.PAPER, values, precision=precision)
 
 
 SIDES = rivals.descent(prepared, rivals.heads, rivals.mean)

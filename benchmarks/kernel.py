@@ -5,39 +5,36 @@ from typing import Any
 import harness
 
 
-def _start(precision: str, **sizes: int) -> tuple[Any, Any, Any]:
-    import jax
-
-    from shoal.experiments import prepare
+def _start(precision: str, **sizes: int) -> Any:
+    from shoal.lab.setup import paper_setup
     from shoal.papers import wu2023
 
-    experiment = prepare(wu2023.PAPER, sizes, precision=precision)
-    return experiment, jax.tree.map(lambda x: x[0], experiment.params0), experiment.problem.X
+    return paper_setup(wu2023.PAPER, sizes, precision=precision).one()
 
 
-def _total(kernels: Any, params: Any) -> harness.Work:
+def _total(kernels: Any, params0: Any) -> harness.Work:
     import jax
+    import jax.numpy as jnp
 
+    params = jax.tree.map(jnp.asarray, params0)
     total = jax.jit(lambda params: sum(kernels(params).values()))
     return lambda: {"kernel": total(params).block_until_ready()}
 
 
 def shoal(precision: str, **sizes: int) -> harness.Work:
     """The closed form."""
-    from shoal.papers import wu2023
-    from shoal.papers.wu2023.encoder import tangent_kernels
+    from shoal.papers.wu2023.model import tangent_kernels
 
-    experiment, params, X = _start(precision, **sizes)
-    return _total(tangent_kernels(X, wu2023.scales(experiment.setting)), params)
+    start = _start(precision, **sizes)
+    return _total(tangent_kernels(start.inputs, start.setting.scales()), start.params0)
 
 
 def jax_contraction(precision: str, **sizes: int) -> harness.Work:
     """The Jacobian of all samples, contracted with itself."""
     from shoal.diagnostics.kernels import tangent_kernels
-    from shoal.papers import wu2023
 
-    experiment, params, X = _start(precision, **sizes)
-    return _total(tangent_kernels(wu2023.model(experiment.setting), X), params)
+    start = _start(precision, **sizes)
+    return _total(tangent_kernels(start.network, start.inputs), start.params0)
 
 
 def torch_contraction(precision: str, **sizes: int) -> harness.Work:
@@ -46,9 +43,9 @@ def torch_contraction(precision: str, **sizes: int) -> harness.Work:
 
     lib = rivals.Torch()
     torch = lib.torch
-    _, params, X = _start(precision, **sizes)
-    p = lib.arrays(params._asdict(), precision)
-    tokens = lib.arrays({"X": X}, precision)["X"]
+    start = _start(precision, **sizes)
+    p = lib.arrays(start.params0._asdict(), precision)
+    tokens = lib.arrays({"X": start.inputs}, precision)["X"]
 
     def one(p: Any, x: Any) -> Any:
         return rivals.encoder(lib, p, x[None])[0]

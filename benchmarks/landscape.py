@@ -12,12 +12,12 @@ def _start(precision: str, **sizes: int) -> tuple[Any, Any, Any]:
     import jax
 
     from shoal.diagnostics import landscape
-    from shoal.experiments import prepare
+    from shoal.lab.setup import paper_setup
     from shoal.papers import wu2023
 
-    experiment = prepare(wu2023.PAPER, sizes, precision=precision)
-    params = jax.tree.map(lambda x: x[0], experiment.params0)
-    return experiment, params, landscape.random_directions(jax.random.key(0), params)
+    start = paper_setup(wu2023.PAPER, sizes, precision=precision).one()
+    params = jax.tree.map(jax.numpy.asarray, start.params0)
+    return start, params, landscape.random_directions(jax.random.key(0), params)
 
 
 def shoal(precision: str, **sizes: int) -> harness.Work:
@@ -26,12 +26,10 @@ def shoal(precision: str, **sizes: int) -> harness.Work:
     import jax.numpy as jnp
 
     from shoal.diagnostics import landscape
-    from shoal.models import training_risk
-    from shoal.papers import wu2023
 
-    experiment, params, directions = _start(precision, **sizes)
+    start, params, directions = _start(precision, **sizes)
     axis = jnp.linspace(-SPAN, SPAN, POINTS).astype(precision)
-    risk = training_risk(wu2023.model(experiment.setting), experiment.problem, wu2023.PAPER.loss)
+    risk = start.fast_risk
     plane = jax.jit(lambda p, d: landscape.plane(risk, p, d, axis, axis))
     return lambda: {"plane": plane(params, directions).block_until_ready()}
 
@@ -40,12 +38,12 @@ def torch_eager(precision: str, **sizes: int) -> harness.Work:
     """Two loops around a forward pass."""
     import numpy as np
 
-    experiment, params, directions = _start(precision, **sizes)
+    start, params, directions = _start(precision, **sizes)
     lib = rivals.Torch()
     torch = lib.torch
     p = lib.arrays(params._asdict(), precision)
     one, two = (lib.arrays(d, precision) for d in directions)
-    data = lib.arrays({"X": experiment.problem.X, "y": experiment.problem.y}, precision)
+    data = lib.arrays({"X": start.inputs, "y": start.targets}, precision)
     axis = np.linspace(-SPAN, SPAN, POINTS)
 
     def work() -> dict[str, Any]:

@@ -9,14 +9,15 @@ EVERY_STEP = ("pl_ratio", "movement", "attention_entropy")
 
 
 def _run(precision: str, names: tuple[str, ...], **values: int) -> harness.Work:
-    from shoal.experiments import prepare, simulate
+    from shoal.lab.engine import trajectories
+    from shoal.lab.setup import paper_setup
     from shoal.papers import wu2023
 
-    experiment = prepare(wu2023.PAPER, values | {"step_size": STEP}, precision=precision)
+    setup = paper_setup(wu2023.PAPER, values | {"step_size": STEP}, precision=precision)
 
     def work() -> dict[str, Any]:
-        run = simulate(experiment, names)
-        return {"risk": run.risk[0, -1].block_until_ready(), "w_O": run.params.w_O[0]}
+        run = trajectories(setup, names)
+        return {"risk": run.risk[0, -1], "w_O": run.params.w_O[0]}
 
     return work
 

@@ -165,26 +165,25 @@ def jax_loop(
 # ------------------------------------------------------------------------------- the same for all
 
 Prepared = Callable[..., Any]
-"""From a precision and sizes to a shoal experiment: data, weights and the number of steps."""
+"""From a precision and sizes to a `Setup`: data, weights, the step and the number of steps."""
 
 
 def _rival(precision: str, prepared: Prepared, model: Model, loss: Loss, loop: Any, **sizes: Any):
-    experiment = prepared(precision, **sizes)
-    setting = experiment.setting
-    start = {k: v[0] for k, v in experiment.params0._asdict().items()}
-    data = {"X": experiment.problem.X, "y": experiment.problem.y}
+    setup = prepared(precision, **sizes)
+    setting = setup.setting
+    start = {k: v[0] for k, v in setup.params0._asdict().items()}
+    data = {"X": setup.problem.X, "y": setup.problem.y}
     return loop(model, start, data, loss, precision, setting.step_size, setting.num_steps)
 
 
 def _shoal(precision: str, prepared: Prepared, **sizes: Any) -> harness.Work:
-    """`simulate`, as `shoal train` calls it."""
-    from shoal.experiments import simulate
+    """The engine, as `shoal train` calls it."""
+    from shoal.lab.engine import trajectories
 
-    experiment = prepared(precision, **sizes)
+    setup = prepared(precision, **sizes)
 
     def work() -> Arrays:
-        run = simulate(experiment)
-        return {k: v[0].block_until_ready() for k, v in run.params._asdict().items()}
+        return {k: v[0] for k, v in trajectories(setup).params._asdict().items()}
 
     return work
 

@@ -12,24 +12,24 @@ SEEDS, LONG, SHORT = 32, 2000, 200
 
 def prepared(precision: str, seeds: int = 1, num_steps: int = SHORT) -> Any:
     """Some seeds of a small run."""
-    from shoal.experiments import prepare
+    from shoal.lab.setup import paper_setup
     from shoal.papers import wu2023
 
     values = SIZES | {"step_size": 1e-3, "num_steps": num_steps, "every": SHORT}
-    return prepare(wu2023.PAPER, values, seeds=range(seeds), precision=precision)
+    return paper_setup(wu2023.PAPER, values, seeds=range(seeds), precision=precision)
 
 
 def shoal(precision: str) -> harness.Work:
     """All seeds, as `shoal train --seeds 0-31` runs them."""
-    from shoal.experiments import simulate
+    from shoal.lab.engine import trajectories
 
     many, one = prepared(precision, SEEDS, LONG), prepared(precision)
     reached: dict[str, Any] = {}
 
     def work() -> dict[str, Any]:
-        simulate(many).risk.block_until_ready()
+        trajectories(many)
         if not reached:  # what the rivals reach, by a shorter call of the same kind
-            found = simulate(one).params._asdict()
+            found = trajectories(one).params._asdict()
             reached.update({k: v[0] for k, v in found.items()})
         return reached
 

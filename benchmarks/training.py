@@ -8,11 +8,11 @@ import rivals
 
 def prepared(precision: str, num_steps: int, **sizes: int) -> Any:
     """The same start for all sides."""
-    from shoal.experiments import prepare
+    from shoal.lab.setup import paper_setup
     from shoal.papers import wu2023
 
     values = sizes | {"step_size": 2e-5, "num_steps": num_steps, "every": num_steps}
-    return prepare(wu2023.PAPER, values, precision=precision)
+    return paper_setup(wu2023.PAPER, values, precision=precision)
 
 
 SIDES = rivals.descent(prepared, rivals.encoder, rivals.half_sum)

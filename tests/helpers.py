@@ -1,10 +1,13 @@
-"""Shared problems, and the model written again in plain NumPy loops: our independent witness."""
+"""Shared starts of wu2023, and its model written again in plain NumPy loops: our witness."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from shoal.papers import wu2023
-from shoal.papers.wu2023.encoder import Scales, Weights
+from shoal.lab.engine import per_start
+from shoal.lab.setting import Three
+from shoal.lab.setup import Setup, paper_setup
+from shoal.papers.wu2023.model import PAPER, Scales, Weights, Wu
 from shoal.problems import Problem
 
 
@@ -46,7 +49,7 @@ def numpy_gradient(weights: dict, X: np.ndarray, y: np.ndarray, scales: Scales) 
     return total
 
 
-def numpy_descent(weights, X, y, scales, step_size, num_steps, speeds):
+def numpy_descent(weights, X, y, scales, step_size, num_steps, step_ratios):
     """Every risk of gradient descent, and the last weights."""
     weights = {name: np.array(W) for name, W in weights.items()}
     risks = []
@@ -54,18 +57,56 @@ def numpy_descent(weights, X, y, scales, step_size, num_steps, speeds):
         f, _ = numpy_forward(weights, X, scales)
         risks.append(0.5 * np.sum((f - y) ** 2))
         gradient = numpy_gradient(weights, X, y, scales)
-        weights = {k: W - step_size * speeds.get(k, 1.0) * gradient[k] for k, W in weights.items()}
+        weights = {
+            k: W - step_size * step_ratios.get(k, 1.0) * gradient[k] for k, W in weights.items()
+        }
     f, _ = numpy_forward(weights, X, scales)
     return np.array([*risks, 0.5 * np.sum((f - y) ** 2)]), weights
 
 
-def small(**changes) -> wu2023.Setting:
-    values = {"num_samples": 4, "num_tokens": 3, "dim": 6, "width": 16, "num_steps": 10}
-    return wu2023.Setting(**(values | changes))
+# ------------------------------------------------------------------------------------------ starts
+
+SMALL = {"num_samples": 4, "num_tokens": 3, "dim": 6, "width": 16, "num_steps": 10}
 
 
-def start_of(setting: wu2023.Setting, seed: int = 0) -> tuple[Problem, Weights, Scales]:
-    """Problem, initial weights and constants of a setting."""
-    problem = wu2023.problem(setting)
-    init = wu2023.INITS[setting.init]
-    return problem, init(jax.random.key(seed), wu2023.model(setting).spec), wu2023.scales(setting)
+def small(seeds=(0,), **changes) -> Setup:
+    """A small setup of wu2023, with an axis of seeds."""
+    return paper_setup(PAPER, SMALL | changes, seeds=seeds)
+
+
+def start(seed=0, **changes) -> Setup:
+    """One start of a small setup, as compiled code sees it."""
+    return as_seen(small((seed,), **changes))
+
+
+def as_seen(setup: Setup) -> Setup:
+    """The first run of a setup, all numbers JAX arrays."""
+    return jax.tree.map(jnp.asarray, setup.one())
+
+
+def weights_of(setup: Setup) -> dict:
+    """Weights of the first run by name, as NumPy arrays."""
+    return {name: np.asarray(W[0]) for name, W in setup.params0._asdict().items()}
+
+
+class Handmade(Wu):
+    """The model with any constants."""
+
+    constants: Three = (1.0, 1.0, 1.0)  # Scale of scores, of the output, of pooling.
+
+    def scales(self) -> Scales:
+        return Scales(*self.constants)
+
+
+def handmade(problem: Problem, params0: Weights, constants=(1.0, 1.0, 1.0), **values) -> Setup:
+    """A setup from arrays and constants."""
+    N, n, d = problem.X.shape
+    sizes = {"num_samples": N, "num_tokens": n, "dim": d, "width": len(params0.w_O)}
+    setting = Handmade(**sizes, constants=tuple(map(float, constants)), **values)
+    stacked = jax.tree.map(lambda W: np.asarray(W)[None], params0)
+    return Setup(setting, jax.tree.map(np.asarray, problem), stacked, (0,), from_init=False)
+
+
+def numbers(setup: Setup, function, *extra) -> dict:
+    """What a function of one start returns for the first run."""
+    return jax.tree.map(lambda x: x[0], per_start(setup, function, *extra))

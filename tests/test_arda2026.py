@@ -116,7 +116,7 @@ def test_the_output_is_zero_at_the_start(name):
     values |= {"problem": "autoregressive"} if name == "causal" else {}
     setup = sh.setup("arda2026", seeds=(0, 1), **values)
     for seed in (0, 1):
-        one = setup.one(seed)
+        one = jax.tree.map(jnp.asarray, setup.one(seed))
         f = predict(one.network, one.params0, one.inputs)
         assert float(jnp.max(jnp.abs(f))) < 1e-14
         assert set(np.abs(one.params0.c).tolist()) == {1.0}
@@ -451,8 +451,9 @@ def test_a_scaled_output_scales_kernels_and_jacobians():
         setup = sh.setup("arda2026", output_scale=scale, **TINY)
         run = sh.train(setup, steps=0, probes=["kernel_eigenvalues", "jacobian"])
         ends.append((run.probes["kernel_eigenvalues"], run.probes["jacobian_W"]))
-        dense = tangent_kernels(setup.network, setup.inputs)(setup.one().params0)
-        closed = setup.setting.block_kernels(setup)(setup.one().params0)
+        one = jax.tree.map(jnp.asarray, setup.one())
+        dense = tangent_kernels(one.network, one.inputs)(one.params0)
+        closed = one.setting.block_kernels(one)(one.params0)
         for name in "WUc":
             np.testing.assert_allclose(closed[name], dense[name], rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(ends[0][0], 4 * ends[1][0], rtol=1e-9, atol=1e-15)

@@ -67,9 +67,7 @@ def recomputed(folder):
         yield (
             i,
             seed,
-            *numpy_descent(
-                weights, data["X"], data["y"], scales, steps[i], s["num_steps"], ratios
-            ),
+            *numpy_descent(weights, data["X"], data["y"], scales, steps[i], s["num_steps"], ratios),
         )
 
 

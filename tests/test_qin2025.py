@@ -1,19 +1,19 @@
 """The residual Transformer against the NumPy witness: outputs, runs, bounds, probes, data."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import qin2025_reference as reference
-from shoal.cli import main
+import shoal as sh
 from shoal.diagnostics.kernels import jacobian
-from shoal.experiments import prepare, simulate
+from shoal.errors import InputError
+from shoal.lab.setup import WEIGHTS, key_of, paper_setup
+from shoal.lab.study import fresh_setup
 from shoal.linalg import singular_values
-from shoal.papers import qin2025
-from shoal.papers.qin2025 import blocks, bounds, choices, measuring, trials
+from shoal.models import empirical_risk, predict
+from shoal.papers.qin2025 import PAPER, Qin, blocks, bounds, experiments
 from shoal.papers.qin2025.blocks import Form, Weights
 from shoal.theory import descent
 from test_qin2025_reference import example_1, example_2
@@ -22,8 +22,12 @@ SIZES = {"num_samples": 2, "num_tokens": 3, "dim": 8, "key_dim": 4, "width": 7}
 HALF, STANDARD = descent.Split(), descent.Split(1.0, 0.5)
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def witness_model(setting):
-    form = choices.form(setting)
+    form = setting.form
     named = {
         "relu": reference.relu(),
         "leaky": reference.leaky(setting.slope),
@@ -33,7 +37,7 @@ def witness_model(setting):
     return reference.Model(
         activation=named[setting.activation],
         residual_attention=form.residual_attention,
-        residual_feedforward=form.residual_feedforward,
+        residual_feedforward=form.residual_feed_forward,
         branch_scale=form.branch,
         score_exponent=setting.score_power,
         causal=setting.causal,
@@ -59,15 +63,15 @@ def from_witness(weights):
 
 
 def start(**values):
-    experiment = prepare(qin2025.PAPER, SIZES | values)
-    params = jax.tree.map(lambda leaf: leaf[0], experiment.params0)
-    return experiment.setting, params, experiment.problem
+    """Setting, weights and problem of one start, as compiled programs see them."""
+    one = paper_setup(PAPER, SIZES | values).one()
+    return one.setting, *jax.tree.map(jnp.asarray, (one.params0, one.problem))
 
 
 VARIANTS = (
     {},
     {"num_layers": 3, "residual": "attention", "activation": "relu"},
-    {"num_layers": 2, "residual": "feedforward", "activation": "leaky", "slope": 0.1},
+    {"num_layers": 2, "residual": "feed_forward", "activation": "leaky", "slope": 0.1},
     {"num_layers": 2, "residual": "none", "activation": "gelu", "score_power": 1.0},
     {"num_layers": 3, "residual_scale": "depth", "causal": True},
     {"num_layers": 2, "norm": True, "output": "mean", "activation": "gelu"},
@@ -77,34 +81,27 @@ VARIANTS = (
 
 def test_large_blocks_are_not_looped_over_and_their_outputs_are_those_of_the_witness(monkeypatch):
     setting, params, problem = start(**VARIANTS[1])
-    outputs = jax.vmap(qin2025.model(setting).apply, in_axes=(None, 0))
-    loops = []
-    for large in (blocks.LARGE, 1):
-        monkeypatch.setattr(blocks, "LARGE", large)
-        step = jax.jit(lambda p, X: outputs(p, X))
+    network, loops = setting.network(), []
+    for large in (blocks.UNROLL_FROM, 1):
+        monkeypatch.setattr(blocks, "UNROLL_FROM", large)
+        step = jax.jit(lambda p, X: predict(network, p, X))
         loops.append("while" in step.lower(params, problem.X).as_text())
     assert loops == [True, False]
-    theirs = reference.outputs(
-        witness_weights(params), np.asarray(problem.X), witness_model(setting)
-    )
-    np.testing.assert_allclose(outputs(params, problem.X).ravel(), theirs, rtol=1e-12)
+    weights, X = witness_weights(params), np.asarray(problem.X)
+    theirs = reference.outputs(weights, X, witness_model(setting))
+    np.testing.assert_allclose(step(params, problem.X).ravel(), theirs, rtol=1e-12)
 
 
 @pytest.mark.parametrize("values", VARIANTS)
 def test_outputs_and_gradients_are_those_of_the_witness(values):
     setting, params, problem = start(**values)
-    model, witness = qin2025.model(setting), witness_model(setting)
+    network, witness = setting.network(), witness_model(setting)
     weights, X = witness_weights(params), np.asarray(problem.X)
 
     @jax.jit
     def everything(params):
-        out = jax.vmap(model.apply, in_axes=(None, 0))(params, problem.X)
-        return out, jax.grad(
-            lambda p: (
-                jnp.sum((jax.vmap(model.apply, in_axes=(None, 0))(p, problem.X) - problem.y) ** 2)
-                / 2
-            )
-        )(params)
+        risk = empirical_risk(network, problem, setting.loss)
+        return predict(network, params, problem.X), jax.grad(risk)(params)
 
     ours, gradient = everything(params)
     np.testing.assert_allclose(ours.ravel(), reference.outputs(weights, X, witness), rtol=1e-12)
@@ -126,7 +123,7 @@ def test_one_block_is_that_of_jax_s_own_attention():
         value[:, :, None],
         scale=setting.key_dim**-0.5,
     )[:, :, 0]
-    found = jax.vmap(lambda x: blocks.layers(params, x, choices.form(setting)).A[0])(X)
+    found = setting.attended(params, X)[0]
     np.testing.assert_allclose(found, X + attended, atol=1e-6)  # theirs is in single precision
 
 
@@ -141,68 +138,60 @@ def test_one_block_is_that_of_torch():
     )
     A = X + attended
     H = A + torch.nn.functional.gelu(A @ W["W_1"]) @ W["W_2"]
-    ours = jax.vmap(qin2025.model(setting).apply, in_axes=(None, 0))(params, problem.X)
+    ours = predict(setting.network(), params, problem.X)
     np.testing.assert_allclose(ours, (H @ tensors["W_U"]).numpy(), rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("num_layers", [1, 3])
 @pytest.mark.parametrize(
-    ("residual", "activation"), [("both", "smooth_leaky"), ("none", "relu"), ("both", "relu")]
-)
-def test_a_run_folder_can_be_recomputed_by_anyone(
-    tmp_path, monkeypatch, num_layers, residual, activation
-):
-    monkeypatch.chdir(tmp_path)
+    ("num_layers", "residual", "activation"),
+    [(1, "both", "smooth_leaky"), (3, "none", "relu"), slow(3, "both", "smooth_leaky"),
+     slow(1, "none", "relu"), slow(1, "both", "relu"), slow(3, "both", "relu")],
+)  # fmt: skip
+def test_a_run_can_be_recomputed_by_anyone(num_layers, residual, activation):
     values = SIZES | {"num_layers": num_layers, "residual": residual, "activation": activation}
-    words = [f"--set={k}={v}" for k, v in values.items()]
-    assert (
-        main(["train", "qin2025", *words, "--steps", "4", "--set=step_size=0.02", "--out=r"]) == 0
-    )
-    with np.load("r/problem.npz") as data, np.load("r/params0.npz") as params:
-        X, Y = data["X"], data["Y"]
-        weights = witness_weights(Weights(**{k: params[k][0] for k in Weights._fields}))
-    model = witness_model(qin2025.Setting(**values))
+    run = sh.train(sh.setup("qin2025", **values), steps=4, step_size=0.02, probes=[])
+    one, model = run.setup.one(), witness_model(run.setup.setting)
+    weights, X, Y = witness_weights(one.params0), one.problem.X, one.problem.y.ravel()
     risks = []
     for _ in range(5):
-        risks.append(reference.loss(weights, X, Y.ravel(), model))
-        step = reference.loss_gradient(weights, X, Y.ravel(), model)
+        risks.append(reference.loss(weights, X, Y, model))
+        step = reference.loss_gradient(weights, X, Y, model)
         weights = reference.unflatten(reference.flatten(weights) - 0.02 * step, weights)
-    import polars as pl
-
-    found = pl.read_parquet("r/trajectory.parquet")["risk"].to_numpy()
-    np.testing.assert_allclose(found, risks, rtol=1e-10)
-    assert json.loads((tmp_path / "r" / "run.json").read_text())["paper"] == "qin2025"
+    np.testing.assert_allclose(run.risk[0], risks, rtol=1e-10)
 
 
 # ------------------------------------------------------------------------------------ theorem D
 
-
-@pytest.mark.parametrize("variant", ["basic", "sharp"])
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"num_layers": 3, "residual": "attention"},
-        {"num_layers": 2, "residual": "none", "activation": "gelu"},
-        {"num_layers": 2, "residual_scale": "depth", "causal": True, "score_power": 1.0},
-        {"num_layers": 2, "output": "mean"},
-        {"num_layers": 2, "output": "whole"},
-    ],
+NETWORKS = (
+    {},
+    {"num_layers": 3, "residual": "attention"},
+    {"num_layers": 2, "residual": "none", "activation": "gelu"},
+    {"num_layers": 2, "residual_scale": "depth", "causal": True, "score_power": 1.0},
+    {"num_layers": 2, "output": "mean"},
+    {"num_layers": 2, "output": "whole"},
 )
-def test_ball_constants_are_those_of_the_witness(values, variant):
-    setting, params, problem = start(**values, width=8, bounds=variant)
-    weights, witness = witness_weights(params), witness_model(setting)
-    theirs = reference.start_numbers(weights, np.asarray(problem.X), witness)
-    form = choices.form(setting)
+IN_SHORT = ((0, "sharp"), (1, "basic"), (4, "sharp"))
+
+
+@pytest.mark.parametrize(
+    ("network", "variant"),
+    [pair if pair in IN_SHORT else slow(*pair) for pair in
+     ((k, v) for k in range(len(NETWORKS)) for v in ("basic", "sharp"))],
+)  # fmt: skip
+def test_ball_constants_are_those_of_the_witness(network, variant):
+    setting, params, problem = start(**NETWORKS[network], width=8, bounds=variant)
+    theirs = reference.start_numbers(
+        witness_weights(params), np.asarray(problem.X), witness_model(setting)
+    )
     radius = 0.003
 
     @jax.jit
     def ours(params):
-        norms = bounds.measure(params, problem.X, form)
-        last = bounds.recursion(norms, radius, 3, form, sharp=variant == "sharp")
-        found = {"routes": jnp.stack(bounds.routes(norms, radius, 3, form, last))}
+        norms = bounds.measure(params, problem.X, setting.form)
+        last = bounds.recursion(norms, radius, sharp=variant == "sharp")
+        found = {"routes": jnp.stack(bounds.routes(norms, radius, last))}
         for route in ("layers", "kernel"):
-            ball_at = choices.ball_at(setting._replace(route=route), params, problem.X)
+            ball_at = setting.replace(route=route).ball_at(params, problem.X, norms)
             found[route] = ball_at(jnp.asarray(radius))
             found[f"{route} r_max"] = descent.largest_residual(ball_at, HALF)
         return found
@@ -218,17 +207,16 @@ def test_ball_constants_are_those_of_the_witness(values, variant):
         np.testing.assert_allclose(found[f"{route} r_max"][0], top, rtol=1e-7, atol=1e-20)
 
 
-def worked(example, setting):
+FORM = Form(blocks.activation("smooth_leaky", 0.3))
+
+
+def worked(example):
     weights, X = example
     return from_witness(weights), jnp.asarray(X)
 
 
 PRINTED = (
-    (
-        "basic",
-        STANDARD,
-        [0.03493619185, 1.14494448, 32.63376601, 241.2788232, 0.0009390000374],
-    ),
+    ("basic", STANDARD, [0.03493619185, 1.14494448, 32.63376601, 241.2788232, 0.0009390000374]),
     ("basic", HALF, [0.01205809209, 1.658637192, 30.09518401, 211.7161107, 0.000552046929]),
     ("sharp", HALF, [0.01205809209, 1.658637192, 26.98301675, 144.6020974, 0.0006867347093]),
 )
@@ -236,29 +224,27 @@ PRINTED = (
 
 @pytest.mark.parametrize(("variant", "split", "printed"), PRINTED)
 def test_worked_example_1(variant, split, printed):
-    params, X = worked(example_1(), None)
-    form = Form(blocks.activation("smooth_leaky", 0.3))
+    params, X = worked(example_1())
 
     @jax.jit
     def numbers(params):
-        norms = bounds.measure(params, X, form)
-        ball_at = bounds.ball_at(norms, 2, form, sharp=variant == "sharp", route="layers")
+        norms = bounds.measure(params, X, FORM)
+        ball_at = bounds.ball_at(norms, sharp=variant == "sharp", route="layers")
         ball, _ = descent.smallest_ball(ball_at, 0.01, split)
-        return ball, descent.largest_step(ball, 0.01, split)
+        return ball, descent.allowed_step(ball_at, 0.01, split)
 
     ball, step = numbers(params)
     np.testing.assert_allclose([*ball, step], printed, rtol=2e-9)
 
 
 def test_worked_example_1_beyond_a_dip():
-    params, X = worked(example_1(), None)
-    form = Form(blocks.activation("smooth_leaky", 0.3))
-    model = blocks.transformer(jax.tree.map(lambda a: a, params), form)
+    params, X = worked(example_1())
+    network = Qin().network()._replace(apply=lambda p, x: blocks.outputs(p, x, FORM))
 
     @jax.jit
     def numbers(params):
-        sigma = singular_values(jacobian(model, X)(params))
-        ball_at = bounds.ball_at(bounds.measure(params, X, form), 2, form, sigma_J=sigma[-1])
+        sigma = singular_values(jacobian(network, X)(params))
+        ball_at = bounds.ball_at(bounds.measure(params, X, FORM), sigma_J=sigma[-1])
         return descent.smallest_ball(ball_at, 0.0061, STANDARD)[0], sigma
 
     ball, sigma = numbers(params)
@@ -267,15 +253,15 @@ def test_worked_example_1_beyond_a_dip():
 
 
 def test_worked_example_2():
-    params, X = worked(example_2(), None)
-    form = Form(blocks.activation("smooth_leaky", 0.3), score=2**-0.5)
+    params, X = worked(example_2())
+    form = FORM._replace(score=2**-0.5)
 
     @jax.jit
     def numbers(params):
         norms = bounds.measure(params, X, form)
-        last = bounds.recursion(norms, 1e-3, 2, form, sharp=True)
-        ball_at = bounds.ball_at(norms, 2, form)
-        return last, ball_at(jnp.asarray(1e-3)), descent.largest_residual(ball_at, STANDARD)
+        ball_at = bounds.ball_at(norms)
+        top = descent.largest_residual(ball_at, STANDARD)
+        return bounds.recursion(norms, 1e-3), ball_at(jnp.asarray(1e-3)), top
 
     last, ball, (top, radius) = numbers(params)
     np.testing.assert_allclose(last.h1, [6.216624349, 10.71830918], rtol=2e-9)
@@ -287,10 +273,12 @@ def test_worked_example_2():
     np.testing.assert_allclose(radius, 0.02197, rtol=5e-4)
 
 
-@pytest.mark.parametrize("values", [{}, {"num_layers": 2, "causal": True}, {"output": "mean"}])
+@pytest.mark.parametrize(
+    "values", [{}, slow({"num_layers": 2, "causal": True}), slow({"output": "mean"})]
+)
 def test_constants_bound_what_is_sampled_in_the_ball(values):
     setting, params, problem = start(**values, dim=12, width=16, token_scale=0.3)
-    model, radius = qin2025.model(setting), 0.05
+    network, radius = setting.network(), 0.05
 
     @jax.jit
     def sample(key):
@@ -301,12 +289,12 @@ def test_constants_bound_what_is_sampled_in_the_ball(values):
             return Weights(*(W + radius * a / size for W, a in zip(params, away, strict=True)))
 
         one, other = (inside(k) for k in jax.random.split(key))
-        J, K = (jacobian(model, problem.X)(p) for p in (one, other))
+        J, K = (jacobian(network, problem.X)(p) for p in (one, other))
         apart = jnp.sqrt(sum(jnp.sum((a - b) ** 2) for a, b in zip(one, other, strict=True)))
         sigma = singular_values(J)
         return sigma[-1], sigma[0], singular_values(J - K)[0] / apart
 
-    ball = jax.jit(lambda p: choices.ball_at(setting, p, problem.X)(jnp.asarray(radius)))(params)
+    ball = jax.jit(lambda p: setting.ball_at(p, problem.X)(jnp.asarray(radius)))(params)
     low, high, turn = jax.lax.map(sample, jax.random.split(jax.random.key(0), 20))
     assert jnp.min(low) >= ball.alpha
     assert jnp.max(high) <= ball.beta
@@ -330,11 +318,14 @@ TABLE = """8 .25 .1 1.2e3 1.7e3 1.8 1.8
 64 2 1 3.1e3 3.6e6 2.4e2 782"""
 
 
-def test_the_conditioning_table_is_met_within_seed_noise():
+@pytest.mark.parametrize("num_tokens", [8, slow(16), slow(32), slow(64)])
+def test_the_conditioning_table_is_met_within_seed_noise(num_tokens):
     """Geometric means over 5 seeds of another generator, measured before this code existed."""
     for line in TABLE.splitlines():
         n, scale_qk, scale_v, *printed = map(float, line.split())
-        found = trials.attention(40, int(n), scale_qk, scale_v)
+        if n != num_tokens:
+            continue
+        found = experiments.attention(40, num_tokens, scale_qk, scale_v)
         for kind, value in zip(("S", "without", "with", "X"), printed, strict=True):
             logs = np.log10(found[f"condition_{kind}"])
             noise = logs.std(ddof=1) * (1 / 40 + 1 / 5) ** 0.5
@@ -342,26 +333,30 @@ def test_the_conditioning_table_is_met_within_seed_noise():
 
 
 def test_weyl_s_bound_is_never_exceeded():
-    total = useful = 0
-    for n, scale_qk, scale_v in ((4, 0.5, 0.05), (8, 1.0, 0.1), (8, 2.0, 0.5), (16, 0.25, 0.02)):
-        found = trials.attention(250, n, scale_qk, scale_v)
-        low = found["weyl_sigma_min"]
-        assert np.all(found["sigma_min_with"] >= low * (1 - 1e-12))
-        assert np.all(found["condition_with"] <= found["weyl_condition"] * (1 + 1e-12))
-        total, useful = total + len(low), useful + int(np.sum(low > 0))
-    assert total == 1000
-    assert useful > 400  # where it is not vacuous
+    useful = 0
+    for scale_qk, scale_v in ((0.5, 0.05), (1.0, 0.1), (2.0, 0.5)):
+        found = experiments.attention(40, 8, scale_qk, scale_v)
+        values = experiments.SEQUENCE | {"scale_qk": scale_qk, "scale_v": scale_v, "num_tokens": 8}
+        setup = fresh_setup(PAPER, values, seeds=range(40))
+        for seed in range(40):
+            one = setup.one(seed)
+            (X,), weights = one.problem.X, witness_weights(one.params0)
+            attended = reference.traces(weights, X, witness_model(one.setting))[0]["A"]
+            low, condition = reference.weyl(X, attended)
+            assert found["sigma_min_with"][seed] >= low * (1 - 1e-12)
+            assert found["condition_with"][seed] <= condition * (1 + 1e-12)
+            useful += low > 0
+    assert 40 < useful < 120  # where it is not vacuous
 
 
 def test_probes_are_those_of_the_witness():
-    setting, params, problem = start(num_layers=2, residual="attention")
-    experiment = prepare(qin2025.PAPER, SIZES | {"num_layers": 2, "residual": "attention"})
-    experiment = experiment._replace(setting=setting._replace(step_size=0.01, num_steps=1, every=1))
+    setup = sh.setup("qin2025", **SIZES, num_layers=2, residual="attention")
     names = ("conditioning", "conditioning_each", "token_cosine", "edge_of_stability", "curvature")
-    run = simulate(experiment, (*names, "local_rate", "routes"))
-    seen = {name: np.asarray(values[0, 0]) for name, values in run.probes.items()}
-    X, witness = np.asarray(problem.X), witness_model(setting)
-    traced = [reference.traces(witness_weights(params), x, witness) for x in X]
+    run = sh.train(setup, steps=0, step_size=0.01, probes=(*names, "local_rate", "routes"))
+    seen = {name: values[0, 0] for name, values in run.probes.items()}
+    one = setup.one()
+    X, witness, weights = one.problem.X, witness_model(one.setting), witness_weights(one.params0)
+    traced = [reference.traces(weights, x, witness) for x in X]
     for layer in range(2):
         A = np.stack([one[layer]["A"] for one in traced])
         expected = reference.conditioning(A.reshape(-1, A.shape[2]), 3)
@@ -382,7 +377,7 @@ def test_probes_are_those_of_the_witness():
         pairs = [u @ u.T for u in unit]
         cosines = [p[i, j] for p in pairs for i in range(3) for j in range(3) if i != j]
         np.testing.assert_allclose(seen["token_cosine"][layer], np.mean(cosines), rtol=1e-9)
-    J = reference.jacobian(witness_weights(params), X, witness)
+    J = reference.jacobian(weights, X, witness)
     low, high = np.linalg.svd(J, compute_uv=False)[[-1, 0]] ** 2
     rate = max((1 - 0.01 * low) ** 2, (1 - 0.01 * high) ** 2)
     np.testing.assert_allclose(seen["local_rate"], rate, rtol=1e-9)
@@ -391,8 +386,15 @@ def test_probes_are_those_of_the_witness():
     np.testing.assert_allclose(seen["edge_of_stability"], seen["curvature_max"] / 200, rtol=1e-3)
 
 
+def test_every_setting_and_every_probe_has_a_sentence():
+    assert all(Qin.sentences().values())
+    own = Qin().probes(paper_setup(PAPER, SIZES).one().replace(step_size=0.1))
+    assert set(Qin.probe_sentences) == set(own)
+    assert set(Qin.default_probes) & set(own) == {"conditioning", "token_cosine"}
+
+
 def test_more_rows_than_columns_have_no_smallest_singular_value():
-    found = measuring.conditioning_of(jnp.ones((3, 2)))
+    found = blocks.conditioning(jnp.ones((3, 2)))
     assert float(found["sigma_min"]) == 0
     assert np.isinf(found["condition"])
     assert float(found["rank"]) == 1
@@ -406,46 +408,109 @@ def test_orthogonal_weights_have_one_singular_value():
         np.testing.assert_allclose(sigma, scale, rtol=1e-12)
 
 
+# ---------------------------------------------------------------------------------------- data
+
+
 def test_tokens_can_be_conditioned_and_correlated():
     _, _, problem = start(token_condition=30.0)
     X = np.asarray(problem.X).reshape(6, 8)
     sigma = np.linalg.svd(X, compute_uv=False)
     np.testing.assert_allclose(sigma[0] / sigma[-1], 30, rtol=1e-9)
-    X = np.asarray(choices.tokens(jax.random.key(0), 200, 2, 64, 1.0, 0.9))
+    X = np.asarray(blocks.tokens(jax.random.key(0), (200, 2, 64), 1.0, 0.9))
     np.testing.assert_allclose(np.mean(X[:, 0] * X[:, 1]), 0.9, atol=0.03)
 
 
 def test_labels_near_the_start_are_as_near_as_asked():
     setting, _, problem = start(labels="near", near_seed=3, near_error=0.01)
-    params = choices.start_of_seed(setting, 3)
-    drawn = prepare(qin2025.PAPER, SIZES, seeds=(3,)).params0
+    params = setting.weights(key_of(3, WEIGHTS))
+    drawn = paper_setup(PAPER, SIZES, seeds=(3,)).params0
     for ours, theirs in zip(params, drawn, strict=True):
         np.testing.assert_allclose(ours, theirs[0], rtol=1e-14)
-    F = jax.vmap(qin2025.model(setting).apply, in_axes=(None, 0))(params, problem.X)
+    F = predict(setting.network(), params, problem.X)
     np.testing.assert_allclose(np.linalg.norm((F - problem.y).ravel()), 0.01, rtol=1e-9)
 
 
+def test_the_teacher_s_labels_can_be_fitted_exactly():
+    setting, _, problem = start(labels="teacher")
+    key = jax.random.split(key_of(setting.data_seed, 0), 3)[2]
+    F = predict(setting.network(), setting.weights(key), problem.X)
+    np.testing.assert_allclose(F, problem.y, rtol=1e-12)
+
+
+def test_the_word_of_older_run_folders_is_still_understood():
+    setup = paper_setup(PAPER, SIZES | {"residual": "feedforward"})
+    assert setup.setting.residual == "feed_forward"
+    assert (setup.setting.form.residual_attention, setup.setting.form.residual_feed_forward) == (
+        0.0,
+        1.0,
+    )
+
+
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("values", "said"),
     [
-        ("--set num_layers=0", "num_layers"),
-        ("--set residual=sideways", "both, attention, feedforward, none"),
-        ("--set slope=1.5", "slope"),
-        ("--set near_error=0.1", "labels=near"),
-        ("--set token_condition=5 --set num_samples=100", "token_condition"),
-        ("--set problem=file", "--data"),
+        ({"num_layers": 0}, "num_layers"),
+        ({"residual": "sideways"}, "both, attention, feed_forward, none"),
+        ({"slope": 1.5}, "slope"),
+        ({"near_error": 0.1}, "labels=near"),
+        ({"token_condition": 5.0, "num_samples": 100}, "token_condition"),
+        ({"problem": "file"}, "--data"),
     ],
 )
-def test_bad_input_is_told(capsys, words, said):
-    assert main(["train", "qin2025", *words.split(), "--steps", "2"]) == 2
-    assert said in capsys.readouterr().err
+def test_bad_input_is_told(values, said):
+    with pytest.raises(InputError, match=said):
+        paper_setup(PAPER, SIZES | values)
 
 
-def test_targets_must_be_what_the_model_puts_out(tmp_path, capsys):
+def test_targets_must_be_what_the_model_puts_out(tmp_path):
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "p.npz", X=rng.normal(size=(2, 3, 8)), Y=rng.normal(size=(2, 3, 1)))
-    words = ["train", "qin2025", "--data", str(tmp_path / "p.npz"), "--steps", "2"]
-    assert main([*words, "--set", "output=mean"]) == 2
-    assert "a row a sample" in capsys.readouterr().err
-    np.savez(tmp_path / "p.npz", X=rng.normal(size=(2, 3, 8)), Y=rng.normal(size=(2, 1)))
-    assert main([*words, "--set", "output=mean", "--out", str(tmp_path / "r")]) == 0
+    file = tmp_path / "p.npz"
+    np.savez(file, X=rng.normal(size=(2, 3, 8)), Y=rng.normal(size=(2, 3, 1)))
+    with pytest.raises(InputError, match="one target row per sample"):
+        sh.setup("qin2025", data=file, output="mean")
+    np.savez(file, X=rng.normal(size=(2, 3, 8)), Y=rng.normal(size=(2, 1)))
+    setting = sh.setup("qin2025", data=file, output="mean").setting
+    assert (setting.problem, setting.out_dim, setting.dim) == ("file", 1, 8)
+
+
+# -------------------------------------------------------------------------------------- claims
+
+
+def test_a_negative_control_is_contradicted():
+    (claim,) = (c for c in PAPER.claims if c.key == "qin2025.small_logits_hurt")
+    small = claim.control._replace(seeds=6)
+    assert claim.decide(claim.measure(small)).ruling == "contradicted"
+    assert claim.decide(claim.measure(claim.quick._replace(seeds=6))).effect > 0.5
+
+
+def test_all_claims_and_figures_are_registered():
+    assert len(PAPER.claims) == 24
+    assert [figure.key for figure in PAPER.figures] == [
+        "conditioning", "depth", "training", "steps", "rate", "layers", "stability", "certificate",
+    ]  # fmt: skip
+    assert [theorem.key for theorem in PAPER.theorems] == ["theorem_d", "theorem_d0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("claim", PAPER.claims, ids=lambda claim: claim.key)
+def test_every_negative_control_is_contradicted(claim):
+    assert claim.decide(claim.measure(claim.control)).ruling == "contradicted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["depth", "certificate"])
+def test_figures_hold_finite_numbers(key):
+    (figure,) = (f for f in PAPER.figures if f.key == key)
+    made = figure.make(False)
+    assert len(made.panels) == 2
+    assert all(np.isfinite(c.y).all() and len(c.y) for p in made.panels for c in p.curves)
+
+
+@pytest.mark.slow
+def test_the_visit_tells_what_residuals_do():
+    found = PAPER.visit()
+    with_it, without = found.rows
+    assert (with_it["verdict"], without["verdict"]) == ("holds", "not applicable")
+    assert without["condition"] > 1e6 * with_it["condition"]
+    assert len(found.cells[0]) == len(found.head)
+    assert "With residuals" in found.words

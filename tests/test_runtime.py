@@ -147,3 +147,30 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 
 def test_cores_are_those_that_this_process_may_use():
     assert 1 <= runtime.cores() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.skipif(runtime._openblas() is None, reason="another LAPACK")
+def test_lapack_has_one_thread_inside_and_as_many_as_before_outside(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    count, limit = runtime._openblas()
+    usual = count()
+    try:
+        limit(2)
+        with runtime.one_lapack_thread():
+            assert count() == 1
+            with pytest.raises(ZeroDivisionError), runtime.one_lapack_thread():
+                raise ZeroDivisionError
+            assert count() == 1  # the outer call is still under way
+        assert count() == 2
+        first, second = runtime.one_lapack_thread(), runtime.one_lapack_thread()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)  # the first to come is the first to go
+        assert count() == 1
+        second.__exit__(None, None, None)
+        assert count() == 2
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+        with runtime.one_lapack_thread():
+            assert count() == 2
+    finally:
+        limit(usual)

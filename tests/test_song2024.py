@@ -283,7 +283,7 @@ def test_a_census_is_many_queries_on_their_own(teacher):
     one = one_of(setup, 1)
     K, v, q = (np.asarray(getattr(one.params0, name))[0, :, 0] for name in ("W_K", "W_V", "W_Q"))
     assert (v > 0).all()
-    y = one.targets[0, :, 0]
+    y = np.asarray(one.targets)[0, :, 0]
     assert (y > 0).all()
     assert teacher == "gaussian" or (y < v.max()).all()  # softmax mixes the values
     for k in range(6):
@@ -397,7 +397,7 @@ def test_held_out_data_of_a_file_are_measured_and_kept(tmp_path):
     values |= {"every": 1, "num_layers": 1, "width": 8, "hidden": 8}
     setup = sh.setup(PAPER, **values, data=tmp_path / "F.npz")
     run = sh.train(setup, step_size=0.1, probes=["test_accuracy", "test_risk"])
-    scores = predict(setup.network, one_of(setup).params0, arrays["X_test"])
+    scores = predict(setup.network, one_of(setup).params0, jnp.asarray(arrays["X_test"]))
     right = np.mean(np.argmax(scores, axis=1) == arrays["y_test"])
     assert run.probes["test_accuracy"][0, 0] == right
     run.save(tmp_path / "run")

@@ -78,7 +78,7 @@ def test_axes_ranges_zips_and_derived_values_make_the_grid():
         width = "num_samples ** 2 + dim"
         """
     )
-    assert sweep.num_runs == sweep.file.num_runs == 2 * 3 * 2 * 3
+    assert len(sweep.settings) * 3 == sweep.file.num_runs == 2 * 3 * 2 * 3
     assert sweep.varied == ("labels", "step_size", "num_samples", "dim", "width")
     assert [s.width for s in sweep.settings[:2]] == [2**2 + 5, 3**2 + 7]
     steps = [s.step_size for s in sweep.settings]
@@ -326,13 +326,13 @@ def test_failed_runs_are_done_again_when_asked(in_process, tmp_path, capsys):
     sweep = sweep_of(PLAIN)
     with folders.Writer(tmp_path / "out") as writer:
         failed = batches.failure("no memory")
-        writer.add([sweep.row(run, failed) for run in range(sweep.num_runs)])
+        writer.add([sweep.row(run, failed) for run in range(sweep.file.num_runs)])
     words = ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]
     assert main(words) == 0
     assert set(frame(tmp_path / "out")["status"]) == {"failed"}
     assert main([*words, "--retry"]) == 0
     table = frame(tmp_path / "out")
-    assert len(table) == sweep.num_runs
+    assert len(table) == sweep.file.num_runs
     assert set(table["status"]) == {"done"}
     capsys.readouterr()
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy import integrate
 
+import shoal as sh
 from shoal.certificates import Verdict, verdict
 from shoal.methods import gradient_descent
+from shoal.theory import descent
 from shoal.theory.arccosine import gated_covariance, relu_kernel, step_kernel
 from shoal.theory.kernel_regime import kernel_regime, predicted_risk
 from shoal.training import run
@@ -156,3 +158,58 @@ def test_a_sparse_record_is_not_applicable():
         step=out.step[::2], risk=out.risk[::2], probes={"kernel_distance": out.risk[::2] * 0}
     )
     assert verdict(judge(K, e0, 0.02, thin)) == Verdict.NOT_APPLICABLE
+
+
+# ------------------------------------------------------------------------------- theorem D0
+
+
+def test_the_smallest_ball_solves_the_quadratic_of_a_constant_lipschitz_bound():
+    """With alpha = s - L rho: r_max = c s^2 / 4L at rho = s / 2L, and a quadratic for the edge."""
+    J0, L, r = jnp.diag(jnp.array([3.0, 2.0])), 0.8, 0.5
+    ball_at = descent.around(J0, lambda radius: L)
+    top, at = descent.largest_residual(ball_at)
+    assert float(top) == pytest.approx(0.5 * 2.0**2 / (4 * L), rel=1e-9)
+    assert float(at) == pytest.approx(2.0 / (2 * L), rel=1e-3)
+    ball, _ = descent.smallest_ball(ball_at, r)
+    radius = (2.0 - (2.0**2 - 4 * L * r / 0.5) ** 0.5) / (2 * L)
+    assert float(ball.radius) == pytest.approx(radius, rel=1e-9)
+    assert float(ball.alpha) == pytest.approx(2.0 - L * radius, rel=1e-9)
+    step = min(0.5 / (3.0 + L * radius) ** 2, 0.5 / (L * r))
+    assert float(descent.allowed_step(ball_at, r)) == pytest.approx(step, rel=1e-9)
+    assert np.isnan(descent.allowed_step(ball_at, 1.01 * top))
+
+
+def test_rounding_and_missing_columns_leave_no_ball():
+    for J0 in (jnp.diag(jnp.array([1.0, 1e-13])), jnp.ones((2, 1))):
+        ball_at = descent.around(J0, lambda radius: 0.0, rtol=1e-12)
+        assert float(ball_at(jnp.asarray(1.0)).alpha) == 0
+        assert np.isnan(descent.allowed_step(ball_at, 1e-3))
+
+
+def linear_certificate(setup, run, bend=0.0):
+    """Theorem D0 for a model that is linear in its weights, or said to bend."""
+    e0 = setup.inputs @ setup.params0 - setup.targets
+    ball_at = descent.around(setup.inputs, lambda radius: bend)
+    size = jnp.linalg.norm(setup.targets)
+    return descent.ball_descent(
+        ball_at, jnp.linalg.norm(e0), setup.step_size, run, output_size=size
+    )
+
+
+def bent_certificate(setup, run):
+    return linear_certificate(setup, run, bend=1e6)
+
+
+def test_theorem_d0_covers_any_model():
+    x = np.random.default_rng(0).normal(size=(3, 8))
+    setup = sh.setup(lambda w, x: x @ w, np.full(8, 0.1), x, np.array([1.0, -2.0, 0.5]))
+    sigma = np.linalg.svd(x, compute_uv=False)
+    run = sh.train(setup, steps=20, step_size=0.4 / sigma[0] ** 2, probes=("distance",))
+    (found,) = sh.certify(run, linear_certificate)
+    assert verdict(found) == Verdict.HOLDS
+    constants = [float(found.constants[name]) for name in ("alpha", "beta", "L_J", "factor")]
+    factor = 1 - 0.5 * float(run.step_size[0]) * sigma[-1] ** 2
+    np.testing.assert_allclose(constants, [sigma[-1], sigma[0], 0.0, factor], rtol=1e-9)
+    assert sh.certify(run, bent_certificate).verdict == "not applicable"
+    long = sh.train(setup, steps=20, step_size=0.6 / sigma[0] ** 2, probes=("distance",))
+    assert sh.certify(long, linear_certificate).verdict == "not applicable"

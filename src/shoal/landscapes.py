@@ -65,12 +65,13 @@ class Side(NamedTuple):
     @property
     def start(self) -> Setup:
         """Where the first seed began."""
-        return self.run.setup.astype("float64").one()
+        one = self.run.setup.astype("float64").one()
+        return one.replace(params0=jax.tree.map(jnp.asarray, one.params0))
 
     @property
     def end(self) -> Any:
         """Where it ended."""
-        return trees.cast(jax.tree.map(lambda w: w[0], self.run.params), "float64")
+        return jax.tree.map(lambda w: jnp.asarray(w[0], jnp.float64), self.run.params)
 
 
 @in_float64

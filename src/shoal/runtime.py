@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -13,16 +14,62 @@ MAPS_TAKEN = Path("/proc/self/maps")
 
 
 def in_float64(function: Callable[P, R]) -> Callable[P, R]:
-    """Run a function with JAX's float64 switched on, in this thread and for this call only."""
+    """Run a function with JAX's float64 switched on, in this thread and for this call only.
+
+    LAPACK works on one thread meanwhile, see `one_lapack_thread`.
+    """
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         import jax
 
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), one_lapack_thread():
             return function(*args, **kwargs)
 
     return wrapped
+
+
+_limiting = threading.Lock()
+_limits: list[int] = []  # Threads before each of the calls that are under way.
+
+
+@contextlib.contextmanager
+def one_lapack_thread() -> Iterator[None]:
+    """Let the LAPACK that JAX calls work on one thread, unless ``OPENBLAS_NUM_THREADS`` is set.
+
+    OpenBLAS's threads spin for tens of milliseconds after each small call, on cores that training
+    needs. When the last of several calls ends, their number is as before.
+    """
+    functions = None if "OPENBLAS_NUM_THREADS" in os.environ else _openblas()
+    if functions is None:
+        yield
+        return
+    count, limit = functions
+    with _limiting:
+        _limits.append(count())
+        limit(1)
+    try:
+        yield
+    finally:
+        with _limiting:
+            before = max(_limits)
+            _limits.pop()
+            if not _limits:
+                limit(before)
+
+
+@functools.cache
+def _openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
+    """What tells and sets the number of threads of SciPy's OpenBLAS, where JAX finds LAPACK."""
+    import ctypes
+
+    from scipy.linalg import cython_lapack
+
+    with contextlib.suppress(OSError, AttributeError):  # another LAPACK
+        library = ctypes.CDLL(cython_lapack.__file__)  # symbols of what it is linked with, too
+        names = "scipy_openblas_get_num_threads", "scipy_openblas_set_num_threads"
+        return getattr(library, names[0]), getattr(library, names[1])
+    return None
 
 
 def numpy_tree(tree: Any) -> Any:

@@ -1,7 +1,7 @@
 """The one training loop, pure: the engine compiles and batches it."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import jax
@@ -11,6 +11,9 @@ from shoal import trees
 from shoal._typing import Any, Array, Float, Int, Params, Probe, Risk
 from shoal.errors import InputError
 from shoal.methods import Method, State
+
+Probes = Mapping[str, Probe] | Callable[[], Mapping[str, Probe]]
+"""Probes by name, or a function that makes them."""
 
 
 class Trajectory(NamedTuple):
@@ -44,13 +47,14 @@ def segment(
     *,
     num_steps: int,
     every: int = 1,
-    probes: Mapping[str, Probe] | None = None,
+    probes: Probes | None = None,
     train: Iterable[str] | None = None,
 ) -> Segment:
     """Take ``num_steps`` steps, recording risk and probes *before* steps 0, every, 2 every, ...
 
     Only the blocks that ``train`` selects move; the others are constants to the method, so their
-    gradients are never computed.
+    gradients are never computed. Probes may be given as a function that makes them: it is called
+    inside the loop, where XLA sees that step and probes compute the same things.
     """
     if num_steps < 1 or every < 1 or num_steps % every:
         msg = (
@@ -88,9 +92,10 @@ def segment(
     return Segment(whole(moving), state, records)
 
 
-def record(risk: Risk, probes: Mapping[str, Probe] | None, params: Params) -> dict[str, Any]:
+def record(risk: Risk, probes: Probes | None, params: Params) -> dict[str, Any]:
     """Risk and probes at one point; a probe that returns a dict has a name for each part."""
-    seen = {name: probe(params) for name, probe in (probes or {}).items()}
+    made = probes() if callable(probes) else probes or {}
+    seen = {name: probe(params) for name, probe in made.items()}
     return {"risk": risk(params)} | flat_names(seen)
 
 

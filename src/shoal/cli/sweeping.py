@@ -18,6 +18,8 @@ from shoal.disk import sweeps as folders
 from shoal.disk.runs import write_whole
 from shoal.errors import InputError, nearest
 from shoal.runtime import cores
+from shoal.sweeps import cluster, grid
+from shoal.sweeps.batches import divide, estimate, failure
 from shoal.sweeps.parse import SweepFile, read
 
 LINES = 40  # Of a table.
@@ -27,9 +29,7 @@ def sweep(
     file: SweepFile, out: Path, *, dry_run: bool, retry: bool, scheduler: str | None, as_json: bool
 ) -> None:
     """``shoal sweep``."""
-    from shoal.sweeps.grid import make_sweep
-
-    wanted = make_sweep(file)
+    wanted = grid.make_sweep(file)
     if dry_run:
         _dry_run(wanted, out, as_json=as_json)
         return
@@ -37,9 +37,7 @@ def sweep(
         _run_sweep(wanted, writer, scheduler, retry=retry, as_json=as_json)
 
 
-def _dry_run(wanted: Any, out: Path, *, as_json: bool) -> None:
-    from shoal.sweeps.batches import estimate
-
+def _dry_run(wanted: grid.Sweep, out: Path, *, as_json: bool) -> None:
     cost = estimate(wanted, cores())
     if as_json:
         print_json(cost._asdict() | {"out": str(out)})
@@ -56,11 +54,9 @@ def _dry_run(wanted: Any, out: Path, *, as_json: bool) -> None:
 
 
 def _run_sweep(
-    wanted: Any, writer: folders.Writer, scheduler: str | None, *, retry: bool, as_json: bool
+    wanted: grid.Sweep, writer: folders.Writer, scheduler: str | None, *, retry: bool, as_json: bool
 ) -> None:
-    from shoal.sweeps.batches import divide, failure
-
-    stored, total = _stored_keys(writer, retry=retry), wanted.num_runs
+    stored, total = _stored_keys(writer, retry=retry), wanted.file.num_runs
     keys = [wanted.key(number) for number in range(total)]
     batches = divide(wanted)
     todo = [k for k, b in enumerate(batches) if any(keys[run] not in stored for run in b.runs)]
@@ -77,9 +73,13 @@ def _run_sweep(
                 return
             yield {"sweep": wanted.task(batches[k].runs, batches[k].size), "batch": k}
 
+    if scheduler is None:
+        answers = workers.spread(tasks(), most=min(cores(), len(todo)))
+    else:
+        answers = cluster.spread(scheduler, tasks())
     try:
         with console.progress(f"{wanted.paper.key}: runs") as tell:
-            for answer in _answers(tasks(), scheduler, most=min(cores(), len(todo))):
+            for answer in answers:
                 runs = batches[answer.task["batch"]].runs
                 cells = answer.value or [failure(answer.error or "no answer")] * len(runs)
                 rows = [wanted.row(*run) for run in zip(runs, cells, strict=True)]
@@ -111,16 +111,6 @@ def _stored_keys(writer: folders.Writer, *, retry: bool) -> set[str]:
     if table is None:
         return set()
     return set((table.filter(pl.col("status") != "failed") if retry else table)["key"])
-
-
-def _answers(
-    tasks: Iterator[workers.Task], scheduler: str | None, *, most: int
-) -> Iterator[workers.Answer]:
-    if scheduler is None:
-        return workers.spread(tasks, most=most)
-    from shoal.sweeps import cluster
-
-    return cluster.spread(scheduler, tasks)
 
 
 def _again() -> str:

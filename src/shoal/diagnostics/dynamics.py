@@ -19,7 +19,7 @@ def gradient_norm(risk: Risk) -> Probe:
     return probe
 
 
-def pl_ratio(risk: Risk, *, floor: float = 0.0) -> Probe:
+def pl_ratio(risk: Risk, *, floor: Scalar = 0.0) -> Probe:
     r"""Polyak-Lojasiewicz ratio $\lVert\nabla\ell\rVert^2 / (2(\ell-\ell^*))$, ``floor`` $=\ell^*$.
 
     Gradient flow loses risk at twice this rate. NaN where the risk is at its floor.

@@ -38,6 +38,8 @@ from shoal.problems import Samples, read_problem
 from shoal.runtime import in_float64
 
 FORMAT = 2
+OPTAX = "optax"
+"""The method in run.json if it was an object of optax, which cannot be written down."""
 
 
 def versions() -> dict[str, str]:
@@ -136,7 +138,7 @@ def _write_files(folder: Path, run: Run, theorems: list[dict[str, Any]]) -> None
     about = {
         "format": FORMAT,
         "paper" if setup.paper else "model": setup.name,
-        "setting": setup.setting.asdict() | {"step_size": steps},
+        "setting": _setting_json(setup) | {"step_size": steps},
         "given": setup.overrides,
         "seeds": setup.seeds,
         "precision": setup.precision,
@@ -150,6 +152,16 @@ def _write_files(folder: Path, run: Run, theorems: list[dict[str, Any]]) -> None
         **run.notes,
     }
     (folder / "run.json").write_text(dumps(about), encoding="utf-8")
+
+
+def _setting_json(setup: Setup) -> dict[str, Any]:
+    """The settings; of an own model those that are words or numbers."""
+    values = setup.setting.asdict()
+    if not isinstance(values["method"], str):
+        values["method"] = OPTAX
+    if setup.paper:
+        return values
+    return {k: v for k, v in values.items() if v is None or isinstance(v, str | int | float)}
 
 
 def _digest(path: Path) -> str:
@@ -214,6 +226,7 @@ def load_run(folder: Path, setup: Setup | None = None) -> Run:
         recorded = about["setting"]["num_steps"], about["setting"]["every"]
         expected = np.arange(0, recorded[0] + 1, recorded[1])
         _check_files(folder, about)
+        parts = {str(name): tuple(map(str, some)) for name, some in about.get("probes", {}).items()}
     except InputError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -226,7 +239,7 @@ def load_run(folder: Path, setup: Setup | None = None) -> Run:
     params = _stacked(folder / "params.npz", found)
     average = _stacked(folder / "average.npz", found) if found.setting.averages else None
     probes |= _read_arrays(folder / "probes.npz", risk.shape)
-    parts = about.get("probes") or _parts_by_name(found, probes)
+    parts = parts or _parts_by_name(found, probes)
     kept = (
         "command",
         "step_size_source",
@@ -237,7 +250,6 @@ def load_run(folder: Path, setup: Setup | None = None) -> Run:
         "params_file",
     )
     notes = {name: about[name] for name in kept if name in about}
-    parts = {name: tuple(names) for name, names in parts.items()}
     return Run(found, step, risk, probes, params, average, parts, notes)
 
 
@@ -252,22 +264,25 @@ def _setup_of(folder: Path, about: dict[str, Any], setup: Setup | None) -> Setup
                 "came from: sh.load(folder, setup)."
             )
             raise InputError(msg)
-        values = {k: about["setting"][k] for k in ("num_steps", "every", "method", "train")}
-        return setup.with_setting(**values).with_steps(about["setting"]["step_size"])
+        values = about["setting"]
+        changes = {name: values[name] for name in ("num_steps", "every", "method", "train")}
+        made = setup.with_setting(**changes)
+        return made if values["step_size"] is None else made.with_steps(values["step_size"])
     paper = known_paper(str(about["paper"]))
     values = dict(about["setting"])
-    steps = values.pop("step_size")
-    setting = with_values(paper.setting(), values, owner=paper.key).complete()
+    steps, method = values.pop("step_size"), values.pop("method")
+    chosen = values if method == OPTAX else values | {"method": method}
+    setting = with_values(paper.setting(), chosen, owner=paper.key).complete()
     seeds, precision = about["seeds"], about["precision"]
     if (
-        steps is None
+        (steps is None and method != OPTAX)
         or precision not in ("float64", "float32")
         or not isinstance(seeds, list)
         or not seeds
         or any(type(seed) is not int or seed < 0 for seed in seeds)
         or len(set(seeds)) < len(seeds)
         or np.shape(steps) not in ((), (len(seeds),))
-        or not np.isfinite(np.asarray(steps, float)).all()
+        or not np.isfinite(np.asarray(0.0 if steps is None else steps, float)).all()
     ):
         msg = "run.json: step_size, precision or seeds are not those of a finished run."
         raise InputError(msg)
@@ -288,7 +303,9 @@ def _setup_of(folder: Path, about: dict[str, Any], setup: Setup | None) -> Setup
     )  # fmt: skip
     made = made.replace(params0=_stacked(folder / "params0.npz", made)).astype(precision)
     made.trained  # noqa: B018 (refuses names that the model does not have)
-    return made.with_steps(steps)
+    if method == OPTAX:
+        made = made.with_setting(method=OPTAX)
+    return made if steps is None else made.with_steps(steps)
 
 
 def _require_sizes(setting: Any, problem: Any) -> None:

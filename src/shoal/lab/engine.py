@@ -152,14 +152,17 @@ def _advance(
     """Train for some steps. Nothing else in shoal compiles a training loop."""
 
     def one(start: Setup, params: Any, state: Any) -> tuple:
+        # risk and probes are made inside the loop: what is made outside enters it as constants, and
+        # XLA does not see that two of them are equal (the scale of the scores in the step, and in a
+        # probe), so it would compute the gradient for each
         walked = segment(
             method_of(start),
-            start.fast_risk,
+            lambda params, *rows: start.fast_risk(params, *rows),
             params,
             state,
             num_steps=num_steps,
             every=every,
-            probes=generic.chosen(start, probes),
+            probes=functools.partial(generic.chosen, start, probes),
             train=start.trained,
         )
         return walked.params, walked.state, walked.records
@@ -261,10 +264,12 @@ def _trained(
     """Train a share of the runs, segment by segment; rare probes have a thread of their own."""
     often = tuple(name for name in probes if stride_of(name)[1] is None)
     rare = tuple(name for name in probes if stride_of(name)[1] is not None)
+    seeds = np.asarray(setup.seeds, np.uint32)
+    setup = jax.device_put(setup)  # once, and not for every segment
     points, records = setup.params0, []
     states: Any = ()
     if num_steps:
-        states = _begin(setup, np.asarray(setup.seeds, np.uint32), batch=batch)
+        states = _begin(setup, seeds, batch=batch)
         total, stride = num_steps // every, _common_stride(probes, num_steps, every)
         pieces = max(k for k in range(1, min(SEGMENTS, total) + 1) if total % k == 0)
         pieces = num_steps // stride if stride else pieces  # rare probes look where one begins
@@ -350,15 +355,22 @@ def final_states(setup: Setup, run: Trajectory) -> dict[str, np.ndarray] | None:
     None for a model whose lowest risk is not known.
     """
     exact = setup.astype("float64")
-    if setup.setting.floor(exact.one()) is None:
+    if not exists(exact, lambda one: one.setting.floor(one)):
         return None
     ends = trees.cast(run.params, "float64")
     return numpy_tree(_final_states(exact, ends, run.risk[:, 0].astype(np.float64)))
 
 
+def exists(setup: Setup, part: Callable[[Setup], Any]) -> bool:
+    """Whether ``part`` of one start is not None, found without computing anything."""
+    found: list[bool] = []
+    jax.eval_shape(lambda one: found.append(part(one) is not None), setup.one())
+    return found[0]
+
+
 def kernel_predictions(setup: Setup, step: np.ndarray) -> np.ndarray | None:
     """For every run, the risk that the tangent kernel at the start predicts at some steps."""
-    if not setup.has_samples or setup.one().kernel() is None:
+    if not setup.has_samples or not exists(setup, Setup.kernel):
         return None
     return per_start(setup, _predicted, np.asarray(step))
 

@@ -47,8 +47,8 @@ class Run:
         return self.setup.seeds
 
     @property
-    def step_size(self) -> np.ndarray:
-        """The step size of every seed."""
+    def step_size(self) -> Any:
+        """The step size of every seed; None if the method has its own."""
         return self.setup.step_size
 
     @property

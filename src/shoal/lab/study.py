@@ -116,7 +116,9 @@ class Study:
 
     def __repr__(self) -> str:
         """What it varies."""
-        name = self.target if isinstance(self.target, str) else getattr(self.target, "key", "own")
+        name = self.target
+        if not isinstance(name, str):
+            name = getattr(paper_named(name), "key", getattr(name, "__name__", "a function"))
         grid = ", ".join(f"{k} in {list(v)}" for k, v in self.grid.items()) or "one setting"
         return f"Study of {name}: {grid}; {len(self.seeds)} seeds"
 

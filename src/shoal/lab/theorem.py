@@ -152,7 +152,7 @@ def require_covered(setup: Setup, theorem: Theorem) -> None:
         msg = f"{theorem.key} does not cover this model"
         msg += f"; see docs/theory/{setup.name}.md." if setup.paper else "."
         raise InputError(msg)
-    if "kernel_distance" in theorem.needs and setup.one().kernel() is None:
+    if "kernel_distance" in theorem.needs and not engine.exists(setup, Setup.kernel):
         why = "no samples" if not setup.has_samples else "another loss, or too many outputs"
         msg = f"{theorem.key} needs the tangent kernel of a squared loss; this setup has {why}."
         raise InputError(msg)

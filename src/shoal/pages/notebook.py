@@ -1,6 +1,7 @@
 """Results as HTML for notebooks; formulas become MathML."""
 
 import html
+import inspect
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,12 +19,12 @@ def math_html(text: str) -> str:
 
     >>> math_html("a < b")
     'a &lt; b'
-    >>> "<math" in math_html(r"rate $\alpha^2$")
-    True
+    >>> [math_html(text).count("<math") for text in (r"rate $\alpha^2$", r"$$x$$ and $y$")]
+    [1, 2]
     """
     from latex2mathml.converter import convert
 
-    parts = re.split(r"\$([^$]+)\$", text)
+    parts = re.split(r"\${1,2}([^$]+)\${1,2}", text)
     return "".join(convert(part) if k % 2 else html.escape(part) for k, part in enumerate(parts))
 
 
@@ -38,9 +39,10 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def certificates_html(found: "Certificates") -> str:
     """A theorem compared with every seed."""
     theorem = found.theorem
-    formula = (theorem.certificate.__doc__ or "").strip().split("\n\n")[0]
-    said = formula if "$" in formula else theorem.statement
-    parts = [f"<p><b>{html.escape(theorem.key)}</b> {math_html(' '.join(said.split()))}</p>"]
+    first, *rest = inspect.cleandoc(theorem.certificate.__doc__ or "").split("\n\n")
+    said = [first if "$" in first else theorem.statement, *(p for p in rest if "$" in p)]
+    words = "</p><p>".join(math_html(" ".join(paragraph.split())) for paragraph in said)
+    parts = [f"<p><b>{html.escape(theorem.key)}</b> {words}</p>"]
     holds = {True: "yes", False: "no", None: "?"}
     for seed, one in list(zip(found.run.seeds, found, strict=True))[:3]:
         rows = [

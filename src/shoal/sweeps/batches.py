@@ -43,7 +43,8 @@ def divide(sweep: Sweep) -> list[Batch]:
     The division depends on the file alone: a batch always has the same runs in the same order, so
     its numbers are the same whenever it is trained, and wherever on one kind of machine.
     """
-    groups, seeds = defaultdict(list), len(sweep.file.seeds)
+    groups: dict[Any, list[int]] = defaultdict(list)
+    seeds = len(sweep.file.seeds)
     for where, setting in enumerate(sweep.settings):
         groups[program_of(setting)] += range(where * seeds, (where + 1) * seeds)
     batches = []
@@ -197,7 +198,7 @@ def estimate(sweep: Sweep, cores: int) -> Estimate:
     busy = min(cores, len(batches))
     seconds = (total / RATE + COMPILING * len(flops)) / busy
     memory = busy * (largest + 0.5 * 2**30) / 2**30
-    return Estimate(sweep.num_runs, len(flops), len(batches), total, seconds, memory)
+    return Estimate(sweep.file.num_runs, len(flops), len(batches), total, seconds, memory)
 
 
 @in_float64

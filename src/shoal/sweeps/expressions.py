@@ -4,7 +4,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, overload
+from typing import Any
 
 from shoal.errors import InputError, nearest
 
@@ -56,11 +56,7 @@ def names_in(text: Any) -> set[str]:
     return names - set(_FUNCTIONS)
 
 
-@overload
-def evaluate(text: Any, known: Mapping[str, Any]) -> Number: ...
-@overload
-def evaluate(text: Any, known: Mapping[str, Any], *, partly: Literal[True]) -> Number | None: ...
-def evaluate(text: Any, known: Mapping[str, Any], *, partly: bool = False) -> Number | None:
+def evaluate(text: Any, known: Mapping[str, Any], *, partly: bool = False) -> Any:
     """The value of an expression, given numbers by name.
 
     With ``partly`` the value is None if a name is not known; the rest is checked all the same.

@@ -43,11 +43,6 @@ class Sweep(NamedTuple):
     code: str  # Version of the code that decides the numbers.
 
     @property
-    def num_runs(self) -> int:
-        """Settings times seeds."""
-        return len(self.settings) * len(self.file.seeds)
-
-    @property
     def varied(self) -> tuple[str, ...]:
         """Settings whose values differ."""
         first = self.given[0]
@@ -128,13 +123,14 @@ def _checked(
     try:
         setting = complete_setting(paper, values)
         program = program_of(setting)
-        if program not in programs:
+        if new := program not in programs:
             require_precision(file.precision, setting)
             refuse_giants(setting, 1)
             programs[program] = blank_setup(setting)
             programs[program].trained  # noqa: B018 (refuses unknown names)
-        for key in file.theorems:
-            require_covered(programs[program].replace(setting=setting), paper.theorem_of(key))
+        for theorem in map(paper.theorem_of, file.theorems):
+            if new or not theorem.covers(setting):
+                require_covered(programs[program].replace(setting=setting), theorem)
     except InputError as error:
         where = ", ".join(f"{name}={value}" for name, value in values.items())
         raise InputError(f"{error} (at {where})") from None

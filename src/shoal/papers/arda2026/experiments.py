@@ -78,17 +78,18 @@ def _risk(setup: Setup) -> Array:
     return setup.fast_risk(setup.params0)
 
 
-def width_jobs(plan: Plan) -> list[tuple[int, int, int, int]]:
-    """Arguments of every `width_run` of a plan; none if it is small."""
+def width_jobs(plan: Plan) -> list[Callable[[], dict[str, np.ndarray]]]:
+    """Every `width_run` of a plan, not yet called; none if the plan is small."""
     seeds = range(plan.seeds if plan.samples >= LARGE else 0)
-    return [(int(m), seed, plan.samples, plan.steps) for seed in seeds for m in plan.grid]
+    sizes = (plan.samples, plan.steps)
+    return [functools.partial(width_run, m, seed, *sizes) for seed in seeds for m in plan.grid]
 
 
 def best_by_width(plan: Plan) -> Measurement:
     """Lowest training loss by width, same data and number of steps."""
     if plan.control or not (jobs := width_jobs(plan)):
         return by_grid(plan, "num_heads", lowest)
-    best = np.array([width_run(*job)["risk"][:-1].min() for job in jobs])
+    best = np.array([job()["risk"][:-1].min() for job in jobs])
     return curve(plan, best.reshape(plan.seeds, -1).T)
 
 

@@ -4,7 +4,6 @@ Values of the paper's figures, its boundary points, lags and anchors are not kno
 in the captions.
 """
 
-import functools
 import time
 from typing import Any
 
@@ -51,8 +50,7 @@ def _loglog(title: str, x_label: str, y_label: str, *curves: Curve) -> Panel:
 
 def width_jobs(full: bool) -> list[Any]:
     """The runs of the width experiment at the paper's size."""
-    jobs = ex.width_jobs(_plan("training_loss_falls_like_root_width", full))
-    return [functools.partial(ex.width_run, *job) for job in jobs]
+    return ex.width_jobs(_plan("training_loss_falls_like_root_width", full))
 
 
 @PAPER.figure("width", "Width", source="paper, main text in our words", jobs=width_jobs)

@@ -92,7 +92,7 @@ def twins(key: PRNGKeyArray, spec: Any) -> Any:
     return type(spec)(*(jnp.concatenate([W, W]) for W in others), jnp.concatenate([c, -c]))
 
 
-def split(inputs: Any) -> tuple[Array, Array]:
+def split(inputs: Any) -> tuple[Any, Any]:
     """Tokens and query of a sample (or of many): the query given with it, or its last token."""
     return inputs if isinstance(inputs, tuple) else (inputs, inputs[..., -1, :])
 

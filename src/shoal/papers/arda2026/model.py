@@ -34,10 +34,11 @@ Form = Literal["heads", "recurrent", "causal", "deep"]
 Source = Data[Literal["ball", "autoregressive", "file"]]
 Labels = Literal["teacher", "dual", "gaussian"]
 Sigma = Literal["tanh", "logistic", "sin", "erf"]
+Point = Literal["teacher", "fit"]
 
 
 class Arda(Setting):
-    """Finite-Time Analysis of Gradient Descent for Shallow Transformers."""
+    """Softmax heads with one neuron each, trained by projected gradient descent."""
 
     averages: ClassVar[bool] = True
     queries: ClassVar[bool] = True
@@ -69,7 +70,7 @@ class Arda(Setting):
     # model
     num_heads: Count = 64  # Heads (units of the recurrent network), an even number.
     activation: Sigma = "tanh"  # Activation of the neurons. [paper]
-    output_scale: Static[Positive] = 1.0  # Divides the output; sqrt(num_heads): mean field. [paper]
+    output_scale: Static[Positive] = 1.0  # Divides the heads' output; sqrt(num_heads): mean field.
     num_layers: Count = 2  # Layers of the deep variant, at least 2.
     recurrence: NonNegative = 1.0  # Size of the initial recurrent weights.
     # training
@@ -83,8 +84,8 @@ class Arda(Setting):
     # what certificates assume, and how much memory a step may take
     token_bound: Positive = 1.0  # Bound of the tokens' norms in certificates. [paper]
     query_bound: Positive = 1.0  # Bound of the queries' norms in certificates. [paper]
-    comparator: Literal["teacher", "fit"] | None = None  # Point to compare with; auto: teacher.
-    memory: Static[Positive | None] = None  # GiB of attention in a step; auto: fits the cache.
+    comparator: Point | None = None  # What theorems compare a run with; auto: teacher, else fit.
+    memory: Static[Positive | None] = None  # GiB for attention in a step; auto: the cache's size.
 
     # ------------------------------------------------------------------------------------- words
 
@@ -239,6 +240,7 @@ class Arda(Setting):
 PAPER = Paper(
     Arda,
     key="arda2026",
+    title="Finite-Time Analysis of Gradient Descent for Shallow Transformers",
     authors="Enes Arda, Semih Cayci, Atilla Eryilmaz",
     year=2026,
     arxiv="2601.16514",

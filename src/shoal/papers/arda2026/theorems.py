@@ -8,6 +8,7 @@ A and B bound the mean loss of a run, so they have no curve to draw beside the l
 the lower bound of C has one.
 """
 
+import jax
 import jax.numpy as jnp
 
 from shoal import trees
@@ -146,15 +147,14 @@ def _projected(setting: Any) -> bool:
 # ------------------------------------------------------------------------------- theorems A and B
 
 
-def _known(setup: Setup, run: Trajectory, there: Comparator) -> dict[str, Any]:
-    """All that the conclusions of A and B compare: measured at the start and along the path."""
-    before, y = run.risk[:-1], setup.targets
-    e = linearised(setup.network, setup.params0, setup.inputs, there.point) - y
-    pairs = zip(there.point, setup.params0, strict=True)
-    return {
+def _numbers(setup: Setup, run: Trajectory, there: Comparator) -> tuple[dict, dict]:
+    """What the conclusions of A and B compare: as measured, and constants of the whole set."""
+    before, y, params0 = run.risk[:-1], setup.targets, setup.params0
+    e = linearised(setup.network, params0, setup.inputs, there.point) - y
+    known = {
         "mean loss": jnp.mean(before),
         "best loss": jnp.min(before),
-        "V_0": sum((norm_fro(a - b) ** 2 for a, b in pairs), jnp.zeros(())),
+        "V_0": trees.norm(jax.tree.map(jnp.subtract, there.point, params0)) ** 2,
         "epsilon (path)": jnp.max(run.probes["path_error"][:-1]),
         "G^2 (path)": jnp.max(run.probes["path_gradient"][:-1]),
         "e_app": jnp.sqrt(jnp.mean(e**2)),
@@ -162,17 +162,11 @@ def _known(setup: Setup, run: Trajectory, there: Comparator) -> dict[str, Any]:
         "eta": jnp.asarray(setup.step_size),
         "tau": run.step[-1] * 1.0,
     }
-
-
-def _worst_of_mean(setup: Setup, known: dict[str, Any], there: Comparator) -> dict[str, Any]:
-    """Constants of A and B that hold for the whole set."""
-    inside = teachers.norms(setup.params0, there.point)
-    worst = _worst_case(setup, (inside["c"], inside["U"], inside["W"]))
-    size = sum(r**2 for r in setup.setting.limits) ** 0.5
-    return worst | {
-        "epsilon (worst case)": worst["B_lin"] + worst["B_cof"] + known["e_app"],
-        "D": worst["G"] * size + known["y_rms"],
-    }
+    nu_c, nu_U, nu_W = teachers.norms(params0, there.point).values()
+    worst = _worst_case(setup, (nu_c, nu_U, nu_W))
+    worst["epsilon (worst case)"] = worst["B_lin"] + worst["B_cof"] + known["e_app"]
+    worst["D"] = worst["G"] * sum(r**2 for r in setup.setting.limits) ** 0.5 + known["y_rms"]
+    return known, worst
 
 
 def _certificate(
@@ -228,16 +222,15 @@ _OF_MEAN: dict[str, Any] = {
 }
 
 
-@PAPER.theorem(
-    statement="Projected gradient descent: the mean loss is at most V_0 / (4 step tau) + step "
-    "G^2 D^2 + D epsilon, whatever the length of the sequences.",
-    **_OF_MEAN,
-)
+@PAPER.theorem(**_OF_MEAN)
 def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
-    r"""$\bar L\le V_0/4\eta\tau+\eta G^2D^2+D\varepsilon$; the paper has $\eta=\tau^{-1/2}$."""
+    r"""Projected gradient descent: the mean loss is at most V_0 / (4 step tau) + step G^2 D^2 +
+    D epsilon, whatever the length of the sequences.
+
+    $\bar L\le V_0/4\eta\tau+\eta G^2D^2+D\varepsilon$; the paper has $\eta=\tau^{-1/2}$.
+    """
     there = comparator(setup)
-    known = _known(setup, run, there)
-    worst = _worst_of_mean(setup, known, there)
+    known, worst = _numbers(setup, run, there)
     mean, V0, error, G2, eta, tau = (known[name] for name in _PATH_CONSTANTS)
     on_path = bound_a(V0, jnp.sqrt(G2), jnp.sqrt(jnp.max(run.risk[:-1])), error, eta, tau)
     bound = bound_a(V0, worst["G"], worst["D"], worst["epsilon (worst case)"], eta, tau)
@@ -250,16 +243,15 @@ def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
     return _certificate(run, hypotheses, conclusions, on_path, known, more, worst)
 
 
-@PAPER.theorem(
-    statement="Projected gradient descent with step G^2 < 1: the mean loss is at most about "
-    "V_0 / (step tau) + 4 epsilon^2, and the averaged iterate is nearly as good.",
-    **_OF_MEAN,
-)
+@PAPER.theorem(**_OF_MEAN)
 def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
-    r"""$\sqrt{\bar L}\le\frac\varepsilon{2\kappa}+\sqrt{\ldots}$ where $\kappa=1-\eta G^2>0$."""
+    r"""Projected gradient descent with step G^2 < 1: the mean loss is at most about
+    V_0 / (step tau) + 4 epsilon^2, and the averaged iterate is nearly as good.
+
+    $\sqrt{\bar L}\le\frac\varepsilon{2\kappa}+\sqrt{\ldots}$ where $\kappa=1-\eta G^2>0$.
+    """
     there = comparator(setup)
-    known = _known(setup, run, there)
-    worst = _worst_of_mean(setup, known, there)
+    known, worst = _numbers(setup, run, there)
     mean, V0, error, G2, eta, tau = (known[name] for name in _PATH_CONSTANTS)
     kappa, worst_kappa = 1 - eta * G2, 1 - eta * worst["G"] ** 2
     on_path = bound_b(V0, jnp.sqrt(G2), error, eta, tau)
@@ -315,17 +307,17 @@ def lower_bound(setup: Setup, beta: Float[Array, " N"], radii: Radii) -> Float[A
 @PAPER.theorem(
     method=ANY_METHOD,
     source="ours; proof in docs/theory/arda2026.md",
-    statement="Lower bound: no weights within the radius have a loss below what a dual "
-    "certificate of the labels allows.",
     probes=("scaled_movement", "path"),
     needs=("scaled_movement_c",),
     covers=lambda setting: _heads_only(setting) and setting.radius is not None,
 )
 def theorem_c(setup: Setup, run: Trajectory) -> Certificate:
-    r"""No point has $\sqrt L$ below $(\beta^\top y-\Gamma)_+/\sqrt n\lVert\beta\rVert-B_{lin}$.
+    r"""Lower bound: no weights within the radius have a loss below what a dual certificate of the
+    labels allows.
 
-    Any $\beta$ gives a bound. This takes the better of two: the residual of the best linearised
-    fit, which is optimal if the fit is, and the top eigenvector of the tangent kernel.
+    No point has $\sqrt L$ below $(\beta^\top y-\Gamma)_+/\sqrt n\lVert\beta\rVert-B_{lin}$. Any
+    $\beta$ gives a bound. This takes the better of two: the residual of the best linearised fit,
+    which is optimal if the fit is, and the top eigenvector of the tangent kernel.
     """
     setting, inputs, y = setup.setting, setup.inputs, setup.targets
     radii, network, params0 = setting.limits, setup.network, setup.params0
