@@ -10,11 +10,11 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp
+from shoal.experiments import prepare, trained
 
 from shoal.certificates import verdict
 from shoal.diagnostics.dynamics import distance
 from shoal.diagnostics.kernels import jacobian
-from shoal.experiments import prepare, trained
 from shoal.losses import half_sum_of_squares
 from shoal.methods import gradient_descent
 from shoal.models import empirical_risk, predict

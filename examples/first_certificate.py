@@ -8,8 +8,9 @@ import jax
 
 jax.config.update("jax_enable_x64", True)  # bounds mean nothing in single precision
 
-from shoal.certificates import readings, verdict
 from shoal.experiments import allowed_step, certify, prepare, simulate, theorem_of
+
+from shoal.certificates import readings, verdict
 from shoal.papers import wu2023
 
 values = {

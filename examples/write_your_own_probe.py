@@ -8,11 +8,12 @@ import jax.numpy as jnp
 
 jax.config.update("jax_enable_x64", True)
 
+from shoal.papers.wu2023.encoder import Scales, attention, encoder
+
 from shoal import inits, problems
 from shoal.losses import half_sum_of_squares
 from shoal.methods import gradient_descent
 from shoal.models import empirical_risk
-from shoal.papers.wu2023.encoder import Scales, attention, encoder
 from shoal.training import run
 
 

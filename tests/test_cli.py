@@ -18,7 +18,7 @@ from shoal.papers import wu2023
 from shoal.papers.wu2023.model import Scales
 
 SHOAL = (sys.executable, "-m", "shoal")
-SIZES = "--set num_samples=4 --set num_tokens=3 --set dim=6 --set width=16".split()
+SIZES = ["--set=num_samples=4", "--set=num_tokens=3", "--set=dim=6", "--set=width=16"]
 TINY = ["train", "wu2023", *SIZES, "--steps", "4"]
 # recorded so rarely, a segment of training ends, and a signal is heard, every 20000 steps
 ENDLESS = ["train", "wu2023", *SIZES, "--steps", "200000000", "--set", "every=20000"]

@@ -319,7 +319,7 @@ def test_an_old_folder_becomes_a_page(capsys, tmp_path, name):
 
 def test_an_old_folder_has_a_landscape(capsys, tmp_path):
     words = ["landscape", OLD / "wu", "--points", 3, "--out", tmp_path / "plane", "--json"]
-    code, out, err = call(capsys, *words)
+    code, _, err = call(capsys, *words)
     assert code == 0, err
     plane = pl.read_parquet(tmp_path / "plane" / "landscape.parquet")
     middle = plane.filter((pl.col("x") == 0) & (pl.col("y") == 0))["low"][0]

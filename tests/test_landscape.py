@@ -6,8 +6,10 @@ from collections import namedtuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import polars as pl
 import pytest
 
+import shoal as sh
 from shoal.cli import main
 from shoal.diagnostics import landscape as land
 
@@ -26,7 +28,7 @@ def risk(p):
 def test_a_plane_is_the_risk_at_each_of_its_points():
     centre, grid = start(), jnp.array([-1.0, 0.25, 2.0])
     d = land.random_directions(jax.random.key(1), centre)
-    found = land.plane(risk, centre, d, grid, grid, at_once=2)
+    found = land.plane(risk, centre, d, grid, grid, batch_size=2)
     for i, a in enumerate(grid):
         for j, b in enumerate(grid):
             point = P(*(getattr(centre, n) + a * d.first[n] + b * d.second[n] for n in P._fields))
@@ -111,24 +113,25 @@ def test_infinite_points_do_not_count():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
+    """Two runs of query and key weights on the same data with other labels, and a narrower one."""
     folder = tmp_path_factory.mktemp("runs")
-    for kernel in ("softmax", "gaussian"):
-        words = f"train song2024 --set problem=trap --set init=trap --set kernel={kernel}"
-        words += f" --set train=W_Q,W_K --set step_size=0.2 --steps 400 --out {folder / kernel}"
-        assert main(words.split()) == 0
-    words = f"train wu2023 --set width=8 --steps 20 --out {folder / 'wu'}"
-    assert main(words.split()) == 0
+    sizes = ["--set=num_samples=4", "--set=num_tokens=3", "--set=dim=6", "--set=train=W_Q,W_K"]
+    for name, more in {"one": "width=16", "two": "label_scale=2", "thin": "width=8"}.items():
+        words = [*sizes, "--set=width=16"] if name == "two" else sizes
+        words = ["train", "wu2023", *words, "--set", more, "--steps", "20", "--probes", "none"]
+        assert main([*words, "--out", str(folder / name)]) == 0
     return folder
 
 
 @pytest.mark.parametrize("kind", ["random", "pca", "path"])
 def test_the_command_compares_two_runs(runs, tmp_path, capsys, kind):
     out = tmp_path / "plane"
-    words = ["landscape", str(runs / "softmax"), str(runs / "gaussian"), "--directions", kind]
+    words = ["landscape", str(runs / "one"), str(runs / "two"), "--directions", kind]
     assert main([*words, "--points", "11", "--out", str(out), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert [len(said["sides"]), said["blocks"]] == [2, ["W_Q", "W_K"]]
     assert said["sides"][0]["hessian_max"] > 0
+    assert said["sides"][0]["highest"] != said["sides"][1]["highest"]
     for name in ("index.html", "landscape.png", "landscape.pdf", "landscape.parquet"):
         assert (out / name).stat().st_size > 1000
     again = tmp_path / "again"
@@ -137,37 +140,50 @@ def test_the_command_compares_two_runs(runs, tmp_path, capsys, kind):
     assert main(["report", str(out)]) == 0
 
 
-def test_the_middle_of_the_plane_is_the_end_of_the_run(runs, tmp_path):
-    import polars as pl
-
+def test_the_middle_of_the_plane_is_the_end_of_the_run(runs, tmp_path, capsys):
     out = tmp_path / "plane"
-    words = ["landscape", str(runs / "wu"), "--points", "5", "--out", str(out)]
+    words = ["landscape", str(runs / "one"), "--points", "11", "--out", str(out)]
     assert main(words) == 0
     heights = pl.read_parquet(out / "landscape.parquet")
     middle = heights.filter((pl.col("x") == 0) & (pl.col("y") == 0))["low"][0]
-    last = pl.read_parquet(runs / "wu" / "trajectory.parquet")["risk"][-1]
+    last = pl.read_parquet(runs / "one" / "trajectory.parquet")["risk"][-1]
     assert middle == pytest.approx(last, rel=1e-10)
+    # the table has a column for each run, and its name at the top
+    assert str(runs / "one")[:20] in capsys.readouterr().out.replace("\n", "")
+
+
+def test_some_samples_are_a_smaller_risk(runs):
+    run = sh.load(runs / "one")
+    whole, half = (sh.landscape(run, points=3, samples=count) for count in (None, 2))
+    assert (half.planes[0] < whole.planes[0]).all()
+    X, y = run.setup.problem.X[:2], run.setup.problem.y[:2]
+    params = jax.tree.map(lambda W: W[0], run.params)
+    f = [float(run.setup.setting.apply(params, jnp.asarray(x))) for x in X]
+    assert half.planes[0][1, 1] == pytest.approx(0.5 * sum((f - y) ** 2), rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ([], "one or more run folders"),
+        ([], "one or more runs"),
         (["nowhere"], "not a run folder"),
-        (["{softmax}", "--directions", "rndom"], "did you mean 'random'"),
-        (["{softmax}", "--blocks", "W_X"], "no parameter is called"),
-        (["{softmax}", "{wu}"], "the same directions must fit"),
-        (["{softmax}", "--points", "1"], "3 to 501"),
-        (["{softmax}", "--span", "0"], "span above 0"),
-        (["{softmax}", "--samples", "0"], "1 or more"),
-        (["{softmax}", "--seed", "-1"], "0 .. 2**31 - 1"),
-        (["{softmax}", "--seed", "99999999999999999999"], "0 .. 2**31 - 1"),
-        (["{softmax}", "--directions", "path", "--blocks", "W_V"], "did not move"),
-        (["{softmax}", "--directions", "pca", "--blocks", "W_V"], "did not move"),
+        (["{one}", "--directions", "rndom"], "did you mean 'random'"),
+        (["{one}", "--blocks", "W_X"], "no parameter is called"),
+        (["{one}", "{thin}"], "the same directions must fit"),
+        (["{one}", "--points", "1"], "3 to 501"),
+        (["{one}", "--span", "0"], "span above 0"),
+        (["{one}", "--samples", "0"], "1 or more"),
+        (["{one}", "--seed", "-1"], "0 .. 2**31 - 1"),
+        (["{one}", "--seed", "99999999999999999999"], "0 .. 2**31 - 1"),
+        (["{one}", "--directions", "path", "--blocks", "W_V"], "did not move"),
+        (["{one}", "--directions", "pca", "--blocks", "W_V"], "did not move"),
+        (["{one}", "--paper", "nosuch.py"], "there is no file"),
     ],
 )
 def test_bad_words_are_refused(runs, tmp_path, capsys, words, hint):
-    filled = [w.format(softmax=runs / "softmax", wu=runs / "wu") for w in words]
+    filled = [w.format(one=runs / "one", thin=runs / "thin") for w in words]
     assert main(["landscape", *filled, "--out", str(tmp_path / "x")]) == 2
-    assert hint in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert hint in said.err
     assert not (tmp_path / "x").exists()

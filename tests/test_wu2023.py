@@ -93,8 +93,8 @@ def test_training_descends_the_fused_gradient_and_records_the_plain_risk():
 @pytest.mark.parametrize(("num_tokens", "dim"), [(2, 9), (5, 2)])
 def test_kernels_in_tiles_by_pairs_and_by_rows_are_autodiff_s(num_tokens, dim, tile):
     one = start(num_tokens=num_tokens, dim=dim, width=13)
-    closed = tangent_kernels(one.inputs, one.setting.scales(), tile)(one.params0)
-    dense = autodiff_kernels(one.network, one.inputs)(one.params0)
+    closed = jax.jit(tangent_kernels(one.inputs, one.setting.scales(), tile))(one.params0)
+    _, dense = numbers(small(num_tokens=num_tokens, dim=dim, width=13), both_kernels)
     for name, K in dense.items():
         np.testing.assert_allclose(closed[name], K, rtol=1e-12, atol=1e-14, err_msg=name)
 
@@ -217,8 +217,8 @@ def test_units_that_are_not_in_use_are_not_there(init):
 
 def test_every_setting_and_probe_has_a_sentence():
     assert all(Wu.sentences().values())
-    made = small()
-    assert set(PAPER.setting.probe_sentences) == set(made.setting.probes(made.one()))
+    one = start()
+    assert set(Wu.probe_sentences) == set(one.setting.probes(one))
 
 
 # ------------------------------------------------------------------------------------------ limits
@@ -237,50 +237,64 @@ def test_the_kernel_approaches_its_limit_like_one_over_root_width(init):
     assert fit.high - fit.low < 0.15
 
 
+def kernels_and_uniform_limit(setup):
+    setting, X = setup.setting, setup.inputs
+    limit = limits.uniform_limit(X, setting.variances(), setting.scales(), setting.width)
+    return setting.block_kernels(setup)(setup.params0), limit
+
+
 def test_the_output_and_value_limits_are_right_block_by_block():
     wide = {"num_samples": 5, "num_tokens": 3, "dim": 7, "init": "ntk", "score_exponent": 1.0}
-    one = start(**wide, tokens="unit", width=40000)
-    setting = one.setting
-    limit = limits.uniform_limit(one.inputs, setting.variances(), setting.scales(), setting.width)
-    found = setting.block_kernels(one)(one.params0)
+    found, limit = numbers(small(**wide, tokens="unit", width=40000), kernels_and_uniform_limit)
     for name in ("w_O", "W_V"):
         gap = np.linalg.norm(found[name] - limit[name]) / np.linalg.norm(limit[name])
         assert gap < 0.05, name
-    assert float(jnp.trace(found["W_Q"])) < 1e-3 * float(jnp.trace(found["w_O"]))
+    assert np.trace(found["W_Q"]) < 1e-3 * np.trace(found["w_O"])
 
 
-def scores_and_limit(**values):
-    """A start with p = 1/2, and the limit given its scores."""
-    one = start(**{"num_samples": 3, "num_tokens": 3, "dim": 4, "init": "ntk"} | values)
-    setting = one.setting
-    G = setting.scales().score * one.params0.W_Q.T @ one.params0.W_K
+HALF = {"num_samples": 3, "num_tokens": 3, "dim": 4, "init": "ntk"}
+
+
+def kernels_and_limit_given_scores(setup):
+    setting, params0 = setup.setting, setup.params0
     variances, scales = setting.variances(), setting.scales()
-    return one, limits.kernel_given_scores(one.inputs, G, variances, scales, setting.width)
+    G = scales.score * params0.W_Q.T @ params0.W_K
+    limit = limits.kernel_given_scores(setup.inputs, G, variances, scales, setting.width)
+    return setting.block_kernels(setup)(params0), limit
 
 
 def test_given_the_scores_the_half_exponent_limit_is_right():
-    one, limit = scores_and_limit(width=60000)
-    found = one.setting.block_kernels(one)(one.params0)
+    found, limit = numbers(small(**HALF | {"width": 60000}), kernels_and_limit_given_scores)
     for name in ("w_O", "W_V"):
         gap = np.linalg.norm(found[name] - limit[name]) / np.linalg.norm(limit[name])
         assert gap < 0.03, name
 
 
-def test_the_query_key_limit_is_the_mean_over_the_remaining_randomness():
-    draws = 300
-    one, limit = scores_and_limit(width=1500)
-    kernels, spec = one.setting.block_kernels(one), one.setting.spec()
+def many_kernels(setup, keys):
+    """Kernels for new values and outputs, with the same scores."""
+    kernels, spec = setup.setting.block_kernels(setup), setup.setting.spec()
 
     def blocks(key):
-        fresh = inits.ntk(key, spec)  # new values and outputs, same scores
-        return kernels(one.params0._replace(W_V=fresh.W_V, w_O=fresh.w_O))
+        fresh = inits.ntk(key, spec)
+        return kernels(setup.params0._replace(W_V=fresh.W_V, w_O=fresh.w_O))
 
-    many = jax.lax.map(blocks, jax.random.split(jax.random.key(7), draws))
+    return jax.lax.map(blocks, keys)
+
+
+def test_the_query_key_limit_is_the_mean_over_the_remaining_randomness():
+    made, draws = small(**HALF | {"width": 1500}), 300
+    _, limit = numbers(made, kernels_and_limit_given_scores)
+    many = numbers(made, many_kernels, jax.random.split(jax.random.key(7), draws))
     for name in ("W_Q", "W_K"):
-        mean = np.asarray(many[name]).mean(axis=0)
-        error = np.asarray(many[name]).std(axis=0, ddof=1) / draws**0.5
+        mean, error = many[name].mean(axis=0), many[name].std(axis=0, ddof=1) / draws**0.5
         # the Gram matrix of W_K is the identity only up to sqrt(d / width), about 5%
         assert np.all(np.abs(mean - limit[name]) < 5 * error + 0.1 * np.abs(limit[name]).max())
+
+
+def drawn_limit(setup):
+    setting = setup.setting
+    key, variances, scales = jax.random.key(0), setting.variances(), setting.scales()
+    return limits.random_limit(key, setup.inputs, variances, scales, setting.width)
 
 
 def output_entry(setup):
@@ -289,11 +303,7 @@ def output_entry(setup):
 
 def test_at_exponent_one_half_the_kernel_does_not_concentrate():
     values = {"num_samples": 4, "num_tokens": 4, "dim": 8, "init": "ntk", "width": 256}
-    one = start(**values)
-    setting = one.setting
-    limit = limits.random_limit(
-        jax.random.key(0), one.inputs, setting.variances(), setting.scales(), setting.width
-    )
+    limit = numbers(small(**values), drawn_limit)
     relative = float(limit.spread["w_O"][0, 0] / limit.mean["w_O"][0, 0])
     assert relative > 0.1
     for width in (256, 4096):  # the same spread at sixteen times the width, that of the limit

@@ -100,8 +100,10 @@ def training_risk(
 
     def by_squares(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
         seen = _rows_of(problem, rows)
+        weight = squares_weight(loss, seen.y.size)
         assert fused is not None
-        return squares_weight(loss, seen.y.size) * fused(params, seen.inputs, seen.y)
+        assert weight is not None
+        return weight * fused(params, seen.inputs, seen.y)
 
     def by_outputs(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
         seen = _rows_of(problem, rows)

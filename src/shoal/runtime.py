@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 MAPS_ALLOWED = Path("/proc/sys/vm/max_map_count")
 MAPS_TAKEN = Path("/proc/self/maps")
 
@@ -118,7 +119,8 @@ def command_session() -> Iterator[None]:
     import jax
 
     chosen = {}
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and not jax.config.jax_compilation_cache_dir:
+    by_user = getattr(jax.config, "jax_compilation_cache_dir", None)
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and not by_user:
         from shoal.files import cache_folder
 
         folder = cache_folder() / "compiled"

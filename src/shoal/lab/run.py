@@ -191,7 +191,8 @@ def train(
     found = engine.trajectories(setup, names, progress=progress)
     seconds = round(time.perf_counter() - begun, 3)
     return Run(
-        setup, found.step[0], found.risk, found.probes, found.params, found.average,
+        setup, np.asarray(found.step[0]), np.asarray(found.risk), found.probes, found.params,
+        found.average,
         parts=engine.generic.parts_of(setup, names),
         notes={"step_size_source": source, "seconds": seconds},
     )  # fmt: skip

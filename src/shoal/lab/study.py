@@ -261,7 +261,8 @@ def tuned_step(setup: Setup, *, budget: int = 9) -> float:
     """The step size at which the mean over seeds of `decades` is largest (`best_step`)."""
 
     def score(step_size: float) -> float:
-        return -float(np.mean(decades(engine.trajectories(setup.with_steps(step_size)).risk)))
+        risk = np.asarray(engine.trajectories(setup.with_steps(step_size)).risk)
+        return -float(np.mean(decades(risk)))
 
     first = 2 * float(np.min(engine.default_steps(setup)))
     return best_step(score, first, budget=budget).step_size

@@ -126,7 +126,8 @@ def _trained(
 
     throughout = seen._replace(probes=columns(name for name in names if "@" not in name))
     found = {t.key: engine.certificates(setup, throughout, t.certificate) for t in compared}
-    run = Run(setup, seen.step[0], seen.risk, columns(probes), seen.params)
+    risk, step = np.asarray(seen.risk), np.asarray(seen.step[0])
+    run = Run(setup, step, risk, columns(probes), seen.params)
     kept = thinned(len(run.step), CURVE)
     rows = []
     for i, gone in enumerate(run.diverged_at):
