@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 import pytest
-import toy_paper
 from scipy import stats
 
 import shoal as sh
+import toy_paper
 from shoal.disk import cache
 from shoal.errors import InputError
 from shoal.jsons import plain
@@ -403,8 +403,8 @@ def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
 
 def test_the_name_depends_on_plan_claim_code_and_libraries(monkeypatch):
     other = FAKE._replace(key="fake.other")
-    names = [cache._name_of(about(c, p)) for c, p in
-             ((FAKE, FAKE.quick), (other, FAKE.quick), (FAKE, FAKE.full), (FAKE, FAKE.control))]  # fmt: skip
+    cases = ((FAKE, FAKE.quick), (other, FAKE.quick), (FAKE, FAKE.full), (FAKE, FAKE.control))
+    names = [cache._name_of(about(*case)) for case in cases]
     assert cache._name_of(about(FAKE, FAKE.quick)) == names[0]
     monkeypatch.setattr(cache, "code_version", lambda: "another")
     names.append(cache._name_of(about(FAKE, FAKE.quick)))

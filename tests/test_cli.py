@@ -508,8 +508,12 @@ def begun(tmp_path):
     process = subprocess.Popen(
         [*SHOAL, *ENDLESS, "--out", "new"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
     )
-    assert "training" in process.stderr.readline()  # empty if the process ended
-    return process
+    seen = []
+    for line in process.stderr:  # ends when the process ends
+        seen.append(line)
+        if ": training: " in line:
+            return process
+    pytest.fail("".join(seen))
 
 
 @pytest.mark.slow

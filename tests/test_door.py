@@ -10,9 +10,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import toy_paper
 
 import shoal as sh
+import toy_paper
 
 TOY = Path(toy_paper.__file__)
 
@@ -49,7 +49,7 @@ def test_every_name_of_the_door_exists_and_is_listed():
 def test_a_misspelt_name_names_the_nearest():
     with pytest.raises(AttributeError, match="no attribute 'trian'; did you mean 'train'"):
         sh.trian  # noqa: B018
-    with pytest.raises(AttributeError, match="no attribute 'qqqqqq'$"):
+    with pytest.raises(AttributeError, match=r"no attribute 'qqqqqq'$"):
         sh.qqqqqq  # noqa: B018
 
 

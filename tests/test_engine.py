@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import toy_paper
 
 import shoal as sh
+import toy_paper
 from shoal import methods
 from shoal.errors import InputError
 from shoal.lab import engine
@@ -506,7 +506,7 @@ def test_every_theorem_is_told_of_every_seed_in_its_own_order():
     found = certify(toy, "theorem_1")
     assert found.verdicts == ["holds"] * 3
     assert found.verdict == "holds"
-    assert list(found[0].hypotheses)[0] == "step: eta lambda_max <= 1"
+    assert next(iter(found[0].hypotheses)) == "step: eta lambda_max <= 1"
     assert certify(toy, "theorem_false").verdicts == ["violated"] * 3
     assert len(found) == 3
     slow = certify(train(toy.setup.rows([0, 1]), step_size=[1e-4, 10.0]), "theorem_1")

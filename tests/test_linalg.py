@@ -111,3 +111,16 @@ def test_convergence_is_judged_by_the_value_and_not_by_a_huge_negative_one():
     found = linalg.top_eigenvalue(lambda v: A @ v, start, num_matvecs=40)
     assert abs(float(found.value) - 1) > 1e-4  # it has not found the top yet, and says so
     assert not bool(found.converged)
+
+
+@pytest.mark.parametrize("function", [linalg.singular_values, linalg.eigenvalues])
+def test_under_vmap_lapack_is_called_matrix_by_matrix(function):
+    """A batched call of jaxlib waits for workers of the pool that it runs on: two can deadlock."""
+    stack = jax.random.normal(jax.random.key(0), (5, 3, 3))
+    stack = stack + jnp.swapaxes(stack, 1, 2)
+    batched = jax.jit(jax.vmap(function))
+    text = batched.lower(stack).as_text()
+    calls = [line for line in text.splitlines() if "custom_call @lapack" in line]
+    assert calls
+    assert all("tensor<3x3xf64>" in line and "tensor<5x" not in line for line in calls)
+    np.testing.assert_allclose(batched(stack), [function(A) for A in stack], rtol=1e-12)

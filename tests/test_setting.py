@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 import jax
 import jax.numpy as jnp
 import pytest
-import toy_paper
 
 import shoal as sh
+import toy_paper
 from shoal.errors import InputError
 from shoal.lab.setting import (
     Mark,

@@ -280,7 +280,7 @@ def test_weights_of_different_numbers_of_seeds_are_refused(tmp_path):
 def test_data_and_weights_that_disagree_are_refused(tmp_path):
     data, _ = problem_file(tmp_path / "p.npz", dim=7, out=2)
     weights, _ = weights_file(tmp_path / "w.npz", dim=6)
-    with pytest.raises(InputError, match="dim=7, but .*w.npz has 6"):
+    with pytest.raises(InputError, match=r"dim=7, but .*w.npz has 6"):
         paper_setup(WIDE, {}, data=data, params=weights)
 
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import polars as pl
 import pytest
-import toy_paper
 
 import shoal as sh
+import toy_paper
 from shoal.errors import InputError
 from shoal.lab import study as module
 from shoal.lab.run import train

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-import toy_paper
 
 import shoal as sh
+import toy_paper
 from shoal import papers
 from shoal.cli import main
 from shoal.errors import InputError
@@ -58,12 +58,12 @@ def test_papers_shows_everything(shoal):
     assert [t["key"] for t in about["theorems"]] == ["theorem_1", "theorem_false", "kernel_regime"]
     assert len(about["claims"]) == 3
     assert about["figures"][0]["key"] == "width"
-    assert about["settings"]["gain"] == {"about": "Scale of the output. [paper]", "source": "paper"}
+    assert about["settings"]["gain"] == {"about": "Scale of the output.", "source": "paper"}
     assert "kernel_eigenvalues" in about["probes"]
     assert all(about["probes"].values())  # each has a sentence
     text = shoal("papers", TOY, as_json=False)
     assert "Weights in use; the others are masked." in text
-    assert "doe2024.theorem_false" in text
+    assert "theorem_false" in text
 
 
 def test_train_writes_a_run_folder_that_certify_and_report_read(shoal):
@@ -97,7 +97,7 @@ def test_certify_tells_the_true_theorem_from_the_false_one(shoal):
     twins = shoal("certify", f"{TOY}.theorem_1", "--set", "labels=twins")
     assert twins["results"][0]["verdict"] == "not applicable"
     text = shoal("certify", f"{TOY}.theorem_false", as_json=False)
-    assert "Either the record is wrong or the theorem is." in text
+    assert "Either the record is wrong or the theorem is." in " ".join(text.split())
 
 
 def test_own_data_and_weights_come_from_files(shoal):
@@ -165,15 +165,13 @@ def test_the_landscape_of_a_run(shoal):
     assert Path("landscape/index.html").exists()
 
 
+@pytest.mark.slow
 def test_plan_finds_the_smallest_width(shoal):
-    words = ["--samples", "2,3", "--seeds", "2", "--set", "num_steps=200", "--set", "dim=64"]
-    found = shoal("plan", TOY, *words)
+    found = shoal("plan", TOY, "--samples", "2,8", "--seeds", "2", "--set", "dim=64")
     assert Path("plan-doe2024/index.html").exists()
-    # a linear model with fewer weights than samples fits nothing, and its kernel is singular
-    assert found["theorem"] == "theorem_1" if "theorem" in found else True
-    text = json.dumps(found)
-    assert "certified" in text
-    assert "trains" in text
+    # a linear model with fewer weights than samples fits nothing, and its kernel is singular; the
+    # search begins with width 4
+    assert found["certified"]["widths"] == [[4.0, 4.0], [8.0, 8.0]]
 
 
 SWEEP = f"""
@@ -247,8 +245,10 @@ def test_what_cannot_be_used_is_refused_in_one_line(shoal, words, hint):
 )
 def test_files_that_are_no_papers_are_refused(text, complaint):
     Path("bad.py").write_text(text)
+    before = [name for name in sys.modules if "shoal_paper" in name]
     with pytest.raises(InputError, match=complaint):
         papers.paper_of("bad.py")
+    assert [name for name in sys.modules if "shoal_paper" in name] == before  # it is forgotten
 
 
 def test_two_files_of_the_same_name_are_two_papers():
@@ -273,8 +273,8 @@ def test_the_template_is_a_paper_that_works(shoal):
     assert about["key"] == "roe2025"
     assert all(setting["about"] for setting in about["settings"].values())
     assert "exists already" in shoal("new", "paper", "roe2025", code=2)
-    assert "expected a new Python name" in shoal("new", "paper", "wu2023", code=2)
-    assert "expected a new Python name" in shoal("new", "paper", "2x", code=2)
+    assert "'wu2023' is a built-in paper" in shoal("new", "paper", "wu2023", code=2)
+    assert "is not a Python name" in shoal("new", "paper", "2x", code=2)
 
 
 def test_the_template_s_certificate_shows_its_formula():

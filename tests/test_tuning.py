@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-import toy_paper
 
+import toy_paper
 from shoal.errors import InputError
 from shoal.lab import engine
 from shoal.lab.setup import paper_setup

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from helpers import as_seen, handmade, numbers, small
 from shoal.certificates import Verdict, read_hypothesis, readings
+from shoal.lab.engine import per_start
 from shoal.lab.run import train
 from shoal.lab.setup import paper_setup
 from shoal.lab.theorem import allowed_steps, certify
 from shoal.papers.wu2023 import theorems
-from shoal.papers.wu2023.model import PAPER, Weights, attention, features
+from shoal.papers.wu2023.model import CERTIFIABLE, PAPER, Weights, attention, features
+from shoal.papers.wu2023.studies import smallest_certified
 from shoal.problems import Problem
 
 EYE = jnp.eye(2)
@@ -375,6 +377,17 @@ def test_units_that_are_not_in_use_leave_the_certificate_as_it_is():
     c, d = (numbers(setup, theorems.flow_constants) for setup in (padded, alone))
     for name in ("alpha", "mu", "c_5", "phi"):
         assert float(c[name]) == pytest.approx(float(d[name]), rel=1e-9), name
+
+
+def test_the_smallest_certified_width_is_that_of_networks_of_each_width():
+    values = CERTIFIABLE | {"num_samples": 2, "dim": 16, "label_scale": 0.05, "width": 1024}
+    widths = np.array([16.0, 64.0, 256.0, 1024.0])
+    found = per_start(paper_setup(PAPER, values), smallest_certified, widths)
+    alone = [
+        per_start(paper_setup(PAPER, values | {"active": int(w)}), theorems.flow_is_certified)[0]
+        for w in widths
+    ]
+    assert 0 < alone.index(True) == found[0]
 
 
 def output_size(setup):

@@ -1,6 +1,7 @@
 r"""Doe (2024): linear regression by gradient descent, a paper in one file.
 
-The model is $f(x)=\gamma\,w^\top x$ with a fixed gain $\gamma$; the loss is half the sum of squares.
+The model is $f(x)=\gamma\,w^\top x$ with a fixed gain $\gamma$; the loss is half the
+sum of squares.
 """
 
 from typing import Literal, NamedTuple

@@ -48,17 +48,21 @@ def distance_scores(
     return scores + jax.lax.stop_gradient(jnp.minimum(scores, 0) - scores)
 
 
-def _masked(scores: Float[Array, "*h n m"], mask: Mask, away: float) -> Float[Array, "*h n m"]:
+MASKED_SCORE = -1e9
+"""Score of padding under a softmax: its weight is zero, and rows of nothing else stay finite."""
+
+
+def _masked(scores: Float[Array, "*h n m"], mask: Mask, masked: float) -> Float[Array, "*h n m"]:
     if mask is None:
         return scores
     shape = (1,) * (scores.ndim - 1) + mask.shape
-    return jnp.where(mask.reshape(shape) > 0, scores, away)
+    return jnp.where(mask.reshape(shape) > 0, scores, masked)
 
 
 def softmax_kernel(Q: Array, K: Array, bandwidth: Scalar, mask: Mask = None) -> Array:
     r"""$\mathrm{softmax}(QK^\top/\sqrt d)$; the bandwidth plays no part."""
     del bandwidth
-    return softmax(_masked(dot_scores(Q, K), mask, -1e9))
+    return softmax(_masked(dot_scores(Q, K), mask, MASKED_SCORE))
 
 
 def gaussian_kernel(Q: Array, K: Array, bandwidth: Scalar, mask: Mask = None) -> Array:
@@ -68,7 +72,7 @@ def gaussian_kernel(Q: Array, K: Array, bandwidth: Scalar, mask: Mask = None) ->
 
 def normalised_gaussian_kernel(Q: Array, K: Array, bandwidth: Scalar, mask: Mask = None) -> Array:
     r"""The Gaussian with rows that sum to 1: softmax whose keys have a bias $-|k|^2/2\tau$."""
-    return softmax(_masked(distance_scores(Q, K, bandwidth), mask, -1e9))
+    return softmax(_masked(distance_scores(Q, K, bandwidth), mask, MASKED_SCORE))
 
 
 def mean_gaussian_kernel(Q: Array, K: Array, bandwidth: Scalar, mask: Mask = None) -> Array:

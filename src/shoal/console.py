@@ -87,7 +87,7 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
             nonlocal first, last
             now = time.monotonic()
             first = first or (now, done)
-            if now - last > 5 and done < total:
+            if now - last > 5 and 0 < done < total:
                 last, rest = now, ""
                 if done > first[1]:
                     left = (now - first[0]) * (total - done) / (done - first[1])

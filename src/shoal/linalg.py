@@ -25,10 +25,39 @@ def require_float64() -> None:
         raise InputError(msg)
 
 
+# Under vmap these run one matrix after the other. A batched LAPACK call of jaxlib 0.10 waits on a
+# worker of XLA's thread pool for other workers of the same pool; if as many such calls run at once
+# as there are workers (two threads that train, on two cores), all wait for ever.
+
+
+@jax.custom_batching.sequential_vmap
+def _svd(A: Array) -> Array:
+    # full_matrices=False although no vectors are wanted: else LAPACK reserves columns x columns
+    return jnp.linalg.svd(A, full_matrices=False, compute_uv=False)
+
+
+@jax.custom_batching.sequential_vmap
+def _eigh(A: Array) -> tuple[Array, Array]:
+    return tuple(jnp.linalg.eigh(A))
+
+
+@jax.custom_batching.sequential_vmap
+def _eigvalsh(A: Array) -> Array:
+    return jnp.linalg.eigvalsh(A)
+
+
 def singular_values(A: Float[Array, "rows columns"]) -> Float[Array, " k"]:
     """Singular values in float64, the largest first."""
-    # full_matrices=False although no vectors are wanted: else LAPACK reserves columns x columns
-    return jnp.linalg.svd(A.astype(jnp.float64), full_matrices=False, compute_uv=False)
+    return _svd(A.astype(jnp.float64))
+
+
+def eigenvalues(A: Float[Array, "k k"]) -> Float[Array, " k"]:
+    """Eigenvalues of a symmetric matrix in float64, ascending.
+
+    >>> eigenvalues(jnp.array([[0.0, 1.0], [1.0, 0.0]])).round(9).tolist()
+    [-1.0, 1.0]
+    """
+    return _eigvalsh(A.astype(jnp.float64))
 
 
 def norm_op(A: Float[Array, "*shape"]) -> Float[Array, ""]:
@@ -120,7 +149,7 @@ def top_eigenvalue(
     good = jnp.concatenate([jnp.ones(1, bool), jnp.cumprod(beside > 1e-12 * size).astype(bool)])
     J = jnp.diag(jnp.where(good, diagonal, -4 * size - 1))
     J += jnp.diag(jnp.where(good[1:], beside, 0), 1) + jnp.diag(jnp.where(good[1:], beside, 0), -1)
-    S = jnp.linalg.eigh(J)[1]
+    S = _eigh(J)[1]
     basis = jnp.where(good[:, None], jnp.nan_to_num(result.Q_tall), 0)
     vector = S[:, -1] @ basis  # matfree keeps the Krylov basis in rows
     vector = vector / norm_fro(vector)

@@ -582,8 +582,13 @@ def new_paper(name: str, /, *, out: _Out = None, json: _Json = False) -> None:
     template.new_paper(name, out, as_json=json)
 
 
+words: list[str] = []
+"""The words of the command that is running, for records and pages."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; 0 done, 2 bad input, 1 failure, 130 and 143 when interrupted."""
+    words[:] = sys.argv[1:] if arguments is None else arguments
     with contextlib.ExitStack() as session:
         terminated = session.enter_context(_sigterm_interrupts())
         try:
@@ -592,8 +597,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"shoal: {_one_line(error)}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
-            words = sys.argv[1:] if arguments is None else arguments
-            print(f"shoal: stopped{_after_a_stop(words)}", file=sys.stderr)
+            print(f"shoal: stopped{_after_a_stop()}", file=sys.stderr)
             return 143 if terminated else 130
         except BrokenPipeError:
             sys.stderr.close()
@@ -623,10 +627,10 @@ def _sigterm_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _after_a_stop(words: list[str]) -> str:
+def _after_a_stop() -> str:
     """What an interrupted command leaves behind, and how to continue."""
     command = words[0] if words else ""
-    if command in ("claims", "reproduce", "sweep", "tour"):
+    if command in ("claims", "reproduce", "tour"):  # a sweep says so itself
         return "; what is finished is kept, and the same command continues."
     return "; nothing was saved." if command in ("train", "certify") else "."
 
@@ -640,8 +644,8 @@ def _one_line(error: BaseException) -> str:
         text = f"too many arguments: {' '.join(error.unused_tokens or ())}"
     else:
         text = str(error)
-    words = " ".join(text.split())
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in words)
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def entry() -> None:

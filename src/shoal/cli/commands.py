@@ -1,11 +1,10 @@
 """What the commands about one setup do: papers, train, certify, data, landscape, new."""
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
-from shoal import console
+from shoal import cli, console
 from shoal.cli import Source, Start
 from shoal.diagnostics.data import data_report
 from shoal.disk.runs import load_run, require_folder, require_free, write_json, write_rows
@@ -30,7 +29,7 @@ def print_json(value: Any) -> None:
 
 def command_line() -> str:
     """The exact command that is running."""
-    return shlex.join(["shoal", *sys.argv[1:]])
+    return shlex.join(["shoal", *cli.words])
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
@@ -280,7 +279,8 @@ def landscape_command(
     table = ("in numbers", tuple(k.replace("_", " ") for k in head), cells)
     parts = [page.figure_section(found.figure)._replace(tables=(table,))]
     papers = list(dict.fromkeys(run.setup.paper for run in runs if run.setup.paper))
-    write_page(out / "index.html", "Landscape", found.words, parts, papers)
+    lead = f"Around the end of {' and '.join(map(str, folders))}."
+    write_page(out / "index.html", "Landscape", lead, parts, papers)
     if as_json:
         print_json({"out": str(out)} | about)
         return

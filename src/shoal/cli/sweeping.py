@@ -2,8 +2,6 @@
 
 import io
 import re
-import shlex
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ import polars as pl
 from rich.markup import escape
 
 from shoal import console, workers
-from shoal.cli.commands import print_json
+from shoal.cli.commands import command_line, print_json
 from shoal.disk import sweeps as folders
 from shoal.disk.runs import write_whole
 from shoal.errors import InputError, nearest
@@ -114,7 +112,7 @@ def _stored_keys(writer: folders.Writer, *, retry: bool) -> set[str]:
 
 
 def _again() -> str:
-    return f"the same command continues: {shlex.join(['shoal', *sys.argv[1:]])}"
+    return f"the same command continues: {command_line()}"
 
 
 def _print_result(

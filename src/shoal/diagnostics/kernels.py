@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, Params, Probe, Scalar
-from shoal.linalg import norm_fro, norm_op
+from shoal.linalg import eigenvalues, norm_fro, norm_op
 from shoal.models import Model, predict
 from shoal.trees import block_names, blocks
 
@@ -81,7 +81,7 @@ def kernel_eigenvalues(kernel: Callable[[Params], Float[Array, "N N"]]) -> Probe
 
     Those below ``N * eps * (the largest)`` are rounding, and may come out negative.
     """
-    return lambda params: jnp.linalg.eigvalsh(kernel(params).astype(jnp.float64))
+    return lambda params: eigenvalues(kernel(params))
 
 
 def kernel_shares(kernels: Kernels) -> Probe:

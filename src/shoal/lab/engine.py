@@ -58,7 +58,8 @@ def over_runs(function: Callable, setup: Setup, batch: int, *extra: Any) -> Any:
     stacked = (setup.parts(), *extra)
 
     def one(parts: dict, *rest: Any) -> Any:
-        return function(setup.with_parts(parts), *rest)
+        start = setup.with_parts(parts)
+        return function(start.replace(setting=start.setting.settled()), *rest)
 
     count = len(jax.tree.leaves(stacked)[0])
     if count == 1:
@@ -152,9 +153,8 @@ def _advance(
     """Train for some steps. Nothing else in shoal compiles a training loop."""
 
     def one(start: Setup, params: Any, state: Any) -> tuple:
-        # risk and probes are made inside the loop: what is made outside enters it as constants, and
-        # XLA does not see that two of them are equal (the scale of the scores in the step, and in a
-        # probe), so it would compute the gradient for each
+        # risk and probes are made inside the loop: numbers made outside enter it as constants, and
+        # XLA would not see which are equal, nor compute once what the step and a probe share
         walked = segment(
             method_of(start),
             lambda params, *rows: start.fast_risk(params, *rows),

@@ -21,7 +21,7 @@ import dataclasses
 import functools
 import inspect
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import (
     TYPE_CHECKING,
@@ -97,6 +97,24 @@ def _three(value: Any) -> tuple[float, float, float]:
 
 Three = Annotated[tuple[float, float, float], BeforeValidator(_three)]
 """Three positive numbers."""
+
+
+def derived(method: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Mark a method without arguments whose numbers follow from traced fields alone.
+
+    Compiled programs compute it once per start, before any loop (`Setting.settled`). If a training
+    step and a probe each computed it, XLA would move both out of the loop without seeing that they
+    are equal, and compute twice what depends on them, such as the gradient.
+    """
+    name = method.__name__
+
+    @functools.wraps(method)
+    def wrapped(self: Any) -> T:
+        known = self.__dict__.get("_derived", {})
+        return known[name] if name in known else method(self)
+
+    wrapped.derived = True  # type: ignore[attr-defined]
+    return wrapped
 
 
 @dataclass_transform(frozen_default=True)
@@ -246,6 +264,13 @@ class Setting:
             raise TypeError(msg)
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__ | changes)
+        made.__dict__.pop("_derived", None)  # it may depend on what changed
+        return made
+
+    def settled(self) -> Self:
+        """Return a copy that has computed what is marked as `derived`."""
+        methods, made = _derived_methods(type(self)), self.replace()
+        made.__dict__["_derived"] = {name: method(self) for name, method in methods.items()}
         return made
 
     def asdict(self) -> dict[str, Any]:
@@ -341,6 +366,13 @@ def _marks(kind: Any) -> dict[str, Mark]:
         said = next((mark for mark in Mark if mark in parts), None)
         found[name] = said or (Mark.TRACED if float in parts else Mark.STATIC)
     return found
+
+
+@functools.cache
+def _derived_methods(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    members = {name: getattr(kind, name, None) for name in dir(kind)}
+    methods = {name: m.fget if isinstance(m, property) else m for name, m in members.items()}
+    return {name: m for name, m in methods.items() if getattr(m, "derived", False)}
 
 
 def _choices(hint: Any) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def loss_panel(run: Run, theorems: list[dict[str, Any]]) -> Panel:
                 band("predicted by the initial kernel", run.step, predicted, positive=True)
             )
     label = "risk" if run.best is None else "risk above its optimum"
-    return Panel("loss, with what was promised", "step", label, tuple(curves), log_y=True)
+    return Panel("loss, with bounds and predictions", "step", label, tuple(curves), log_y=True)
 
 
 def _theorem_curves(run: Run, theorem: dict[str, Any], best: float) -> list[Any]:

@@ -1,6 +1,7 @@
 """The papers: built in, from a file, or from an installed package (entry points `shoal.papers`)."""
 
 import functools
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 from shoal.errors import InputError, nearest
 from shoal.lab.paper import Paper
 
+LOADED = "shoal_paper_"
+"""How the modules of users' files are called."""
 BUILT_IN = ("wu2023", "song2024", "arda2026", "qin2025")
 
 
@@ -46,7 +49,8 @@ def _installed(key: str) -> Paper:
 @functools.cache
 def _from_file(path: Path) -> Paper:
     """Run a file and take its ``PAPER``. Only a path that the user typed is ever run."""
-    name = f"shoal_paper_{path.stem}"
+    mark = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # files of one name are two papers
+    name = f"{LOADED}{path.stem}_{mark}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         msg = f"{str(path)!r} is not a Python file."
@@ -55,15 +59,16 @@ def _from_file(path: Path) -> Paper:
     sys.modules[name] = module  # so that classes in it know their source
     try:
         spec.loader.exec_module(module)
-    except InputError:
-        raise
-    except Exception as error:
+        found = _value(module, str(path))
+        if found.key in BUILT_IN:
+            msg = f"{str(path)!r} calls itself {found.key!r}, which is a built-in paper; rename it."
+            raise InputError(msg)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, InputError) or not isinstance(error, Exception):
+            raise
         msg = f"{str(path)!r} fails when it is run: {type(error).__name__}: {error}"
         raise InputError(msg) from error
-    found = _value(module, str(path))
-    if found.key in BUILT_IN:
-        msg = f"{str(path)!r} calls itself {found.key!r}, which is a built-in paper; rename it."
-        raise InputError(msg)
     return found
 
 
@@ -121,7 +126,7 @@ def known_paper(key: str) -> Paper:
 
 
 def _loaded_files() -> list[Paper]:
-    names = [name for name in sys.modules if name.startswith("shoal_paper_")]
+    names = [name for name in sys.modules if name.startswith(LOADED)]
     found = [getattr(sys.modules[name], "PAPER", None) for name in names]
     return [paper for paper in found if isinstance(paper, Paper)]
 

@@ -35,7 +35,8 @@ def _line(label: str, x: Any, y: Any) -> Curve:
 
 def _fitted(label: str, x: Any, y: np.ndarray) -> Curve:
     """A band whose label tells its exponent."""
-    mean, low, high = mean_interval(exponents(np.asarray(x, float), y))
+    x = np.asarray(x, float)
+    mean, low, high = mean_interval(exponents(x, y))
     return band(f"{label}slope {mean:.2f} [{low:.2f}, {high:.2f}]", x, y)
 
 

@@ -41,11 +41,10 @@ def activation(name: str, slope: Scalar) -> Activation:
     >>> round(float(smooth.value(jnp.asarray(0.0))), 12), smooth.curvature
     (0.0, 0.175)
     """
+    rest = 1 - slope  # here, and so outside of training loops (see `lab.setting.derived`)
     if name == "smooth_leaky":
         return Activation(
-            lambda x: slope * x + (1 - slope) * (jax.nn.softplus(x) - math.log(2)),
-            slope,
-            (1 - slope) / 4,
+            lambda x: slope * x + rest * (jax.nn.softplus(x) - math.log(2)), slope, rest / 4
         )
     kink = float("inf")
     return {

@@ -45,7 +45,8 @@ class Start(NamedTuple):
 
 
 def _operator(stack: Float[Array, "*lead rows columns"]) -> Float[Array, "*lead"]:
-    return jnp.linalg.svd(stack, full_matrices=False, compute_uv=False)[..., 0]
+    flat = jax.lax.map(norm_op, stack.reshape(-1, *stack.shape[-2:]))
+    return flat.reshape(stack.shape[:-2])
 
 
 def measure(params: Weights, X: Float[Array, "N n d"], form: Form) -> Start:

@@ -15,9 +15,19 @@ from shoal._typing import Any, Array, Float, PRNGKeyArray, Probe
 from shoal.diagnostics.kernels import jacobian
 from shoal.errors import InputError
 from shoal.lab.paper import Paper
-from shoal.lab.setting import Count, Data, NonNegative, Positive, Seed, Setting, Share, Traced
+from shoal.lab.setting import (
+    Count,
+    Data,
+    NonNegative,
+    Positive,
+    Seed,
+    Setting,
+    Share,
+    Traced,
+    derived,
+)
 from shoal.lab.setup import WEIGHTS, Setup, key_of
-from shoal.linalg import norm_fro, sigma_min
+from shoal.linalg import eigenvalues, norm_fro, sigma_min
 from shoal.models import predict
 from shoal.papers.qin2025 import blocks, bounds
 from shoal.papers.qin2025.blocks import Form, Weights, conditioning
@@ -91,6 +101,7 @@ class Qin(Setting):
     # ------------------------------------------------------------------------------------- network
 
     @property
+    @derived
     def form(self) -> Form:
         """The network without its weights."""
         return Form(
@@ -230,7 +241,7 @@ class Qin(Setting):
             return found._asdict() | sigma
 
         def local_rate(params: Weights) -> Float[Array, ""]:
-            ends = jnp.linalg.eigvalsh(kernel(params))[jnp.array([0, -1])]
+            ends = eigenvalues(kernel(params))[jnp.array([0, -1])]
             return jnp.max((1 - setup.step_size * jnp.maximum(ends, 0.0)) ** 2)
 
         found: dict[str, Probe] = {

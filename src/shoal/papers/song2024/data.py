@@ -63,7 +63,9 @@ def labelled(setting: Any) -> tuple[Problem, Problem]:
         made = pathfinder.dataset(
             sum(counts), setting.difficulty, seed, cache_folder() / "pathfinder"
         )
-        X, labels = _picture_tokens(setting, made.images), made.labels
+        X, labels = made.images.reshape(len(made.images), -1, 1) + 1.0, made.labels
+        if not setting.has_vocabulary:  # patches as vectors, not pixels as numbers
+            X = np.asarray(problems.patches(jnp.asarray(made.images / 255.0, float), setting.patch))
         test, train = np.split(np.arange(len(labels)), [counts[1]])
     elif setting.problem == "digits":
         images, digits = problems.handwritten_digits()
@@ -82,13 +84,6 @@ def labelled(setting: Any) -> tuple[Problem, Problem]:
         return Problem(jnp.asarray(X[rows], float), jnp.asarray(labels[rows], float))
 
     return problem(train), problem(test)
-
-
-def _picture_tokens(setting: Any, images: np.ndarray) -> np.ndarray:
-    """Pixels as numbers of a vocabulary, or patches as vectors."""
-    if setting.has_vocabulary:
-        return images.reshape(len(images), -1, 1).astype(np.int32) + 1
-    return np.asarray(problems.patches(jnp.asarray(images / 255.0, float), setting.patch))
 
 
 def classified(setting: Any, *, held_out: bool) -> Problem | None:

@@ -374,6 +374,8 @@ PAPER.claim(
     ),
     control={"tied": False}, setting=FRESH, quick=Plan(seeds=16), full={"seeds": 100},
 )  # fmt: skip
+
+
 # --------------------------------------------------------------------------------------- visit
 
 _TRAP = {"problem": "trap", "init": "trap", "train": "W_Q", "num_steps": 5000, "every": 50}
@@ -409,7 +411,7 @@ def _visit_words(rows: list[dict[str, Any]]) -> str:
     solved = [f"{r['kernel']} with {r['train']}" for r in rows if r["state"] == "at the floor"]
     words = f"Stuck: {'; '.join(stuck) or 'none'}. Solved: {'; '.join(solved) or 'none'}."
     exact = [row["verdict"] for row in rows if row["verdict"]]
-    said = "With only W_V moving (random data) the risk follows the recursion of theorem_1"
+    said = "With only W_V moving (random data) the risk follows a recursion known to theorem_1"
     return f"{words}\n{said}: {exact[0]}." if exact else words
 
 
@@ -421,17 +423,13 @@ def visit() -> Visit:
         band(f"{row['kernel']}, {row['train']}", run.step, np.maximum(run.risk, 1e-30))
         for row, run in zip(rows, runs, strict=True)
     )
-    columns = {
-        "kernel": "kernel", "trained": "train", "first risk": "first_risk",
-        "last risk": "last_risk", "at the end": "state", "|gradient|": "gradient_norm",
-        "Hessian from": "hessian_min",
-    }  # fmt: skip
-    values = [[row[name] for name in columns.values()] for row in rows]
+    shown = [list(row.values())[:-1] for row in rows]  # all but the verdict, in this order
     return Visit(
         title="stuck or slow? softmax or Gaussian",
         rows=rows,
-        head=tuple(columns),
-        cells=[tuple(v if isinstance(v, str) else number(v) for v in row) for row in values],
+        head=("kernel", "trained", "first risk", "last risk", "at the end", "|gradient|",
+              "Hessian from"),
+        cells=[tuple(v if isinstance(v, str) else number(v) for v in row) for row in shown],
         words=_visit_words(rows),
         about="With softmax attention and only the query weights moving, gradient descent can get "
         "stuck where a Gaussian kernel does not. Four tokens, one number to reach.",
@@ -439,7 +437,7 @@ def visit() -> Visit:
         verdicts=tuple(
             (f"theorem_1, {r['kernel']}, {r['train']}", r["verdict"]) for r in rows if r["verdict"]
         ),
-    )
+    )  # fmt: skip
 
 
 PAPER.visit = visit

@@ -35,19 +35,18 @@ def is_layer(setting: Song) -> bool:
 # ------------------------------------------------------------------------------ common pieces
 
 
-def _moves(setup: Setup, *names: str) -> Inequality:
-    """At least one of the blocks named moves, as a hypothesis."""
-    return Inequality(1e-9, sum(setup.step_ratios[name] for name in names))
-
-
-def _rests(setup: Setup, *names: str) -> Inequality:
-    """None of the blocks named moves, as a hypothesis."""
-    return Inequality(sum(setup.step_ratios[name] for name in names), 1e-9)
-
-
 def _is(condition: bool) -> Inequality:
     """A yes or no of the setting, as a hypothesis."""
     return Inequality(0.0 if condition else 1.0, 0.5)
+
+
+def _alone(setup: Setup, block: str) -> dict[str, Inequality]:
+    """One block is trained and no other."""
+    others = set(setup.trained) - {block}
+    return {
+        f"{block} is trained": _is(block in setup.trained),
+        "nothing else moves": _is(not others),
+    }
 
 
 def _rounding(setup: Setup, run: Trajectory, off_hull: Scalar = 0.0) -> Float[Array, " T"]:
@@ -70,9 +69,10 @@ def _gradient(setup: Setup, run: Trajectory) -> Float[Array, " T"] | None:
 
 
 def _descent(
-    setup: Setup, gradient: Float[Array, " T"] | None, run: Trajectory
+    setup: Setup, run: Trajectory
 ) -> tuple[Float[Array, " steps"], Float[Array, " steps"]] | None:
     r"""Both sides of $F_{t+1}\le F_t-\tfrac\eta2\lVert\nabla F_t\rVert^2$, step by step."""
+    gradient = _gradient(setup, run)
     if gradient is None or setup.setting.every != 1:
         return None
     return run.risk[1:], run.risk[:-1] - setup.step_size / 2 * gradient[:-1] ** 2
@@ -87,7 +87,7 @@ def _step_hypothesis(
     counts as 0.
     """
     bound = jnp.asarray(setup.step_size * L, float)
-    sides = _descent(setup, _gradient(setup, run), run)
+    sides = _descent(setup, run)
     if sides is None:
         return Inequality(bound, 1.0)
     after, promised = sides
@@ -114,7 +114,7 @@ def _gradient_conclusions(
         return {}
     blur = 450 * jnp.finfo(run.risk.dtype).eps * gradient**2
     found = {name: Inequality(2 * mu * run.risk, gradient**2, 2 * mu * rounding + blur)}
-    if (sides := _descent(setup, gradient, run)) is not None:
+    if (sides := _descent(setup, run)) is not None:
         found[DESCENDS] = Inequality(*sides, rounding[:-1])
     return found
 
@@ -181,8 +181,7 @@ def theorem_1(setup: Setup, run: Trajectory) -> Certificate:
     falls = jnp.where(run.step > 0, run.risk - floor, 0.0)
     return Certificate(
         hypotheses={
-            "W_V is trained": _moves(setup, "W_V"),
-            "nothing else moves": _rests(setup, "W_Q", "W_K", "W_O"),
+            **_alone(setup, "W_V"),
             "step: eta L < 2": Inequality(eta * c["L"], 2.0),
             "attention is not zero: 0 < L": Inequality(1e-300, c["L"]),
         },
@@ -209,8 +208,8 @@ def _joint(setup: Setup) -> tuple[Numbers, dict[str, Inequality]]:
     c = bounds.joint_constants(setup)
     return c, {
         "kernel is softmax or gaussian": _is(setup.setting.kernel in bounds.PROVED),
-        "W_V is trained": _moves(setup, "W_V"),
-        "W_O is fixed": _rests(setup, "W_O"),
+        "W_V is trained": _is("W_V" in setup.trained),
+        "W_O is fixed": _is("W_O" not in setup.trained),
         "features are independent: 0 < lambda": Inequality(ZERO * c["|A_0|"], c["lambda"]),
         "start is close: F_0 <= lambda^2 R^2 / 32": Inequality(c["F_0"], c["threshold"]),
     }
@@ -241,8 +240,7 @@ def theorem_2(setup: Setup, run: Trajectory) -> Certificate:
 def _query_hypotheses(setup: Setup, c: Numbers) -> dict[str, Inequality]:
     return {
         "one head": _is(setup.params0.W_Q.shape[0] == 1),
-        "W_Q is trained": _moves(setup, "W_Q"),
-        "nothing else moves": _rests(setup, "W_K", "W_V", "W_O"),
+        **_alone(setup, "W_Q"),
         "tokens are independent: 0 < sigma_X": Inequality(ZERO * c["|X|"], c["sigma_X"]),
     }
 

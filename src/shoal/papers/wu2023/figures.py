@@ -210,17 +210,11 @@ def _row(found: Certificates) -> dict[str, Any]:
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    silent = row["verdict"] == Verdict.NOT_APPLICABLE
-    return (
-        row["theorem"],
-        str(row["width"]),
-        f"{row['score_exponent']:g}",
-        number(row["c_5"]),
-        number(row["c_6"]),
-        row["verdict"],
-        "-" if silent else number(row["predicted_rate"]),
-        number(row["measured_rate"]),
-    )
+    proved = row["verdict"] != Verdict.NOT_APPLICABLE
+    model = (row["theorem"], str(row["width"]), f"{row['score_exponent']:g}")
+    constants = (number(row["c_5"]), number(row["c_6"]), row["verdict"])
+    rate = number(row["predicted_rate"]) if proved else "-"
+    return *model, *constants, rate, number(row["measured_rate"])
 
 
 def _digits_row(found: Certificates) -> dict[str, Any]:
@@ -245,10 +239,8 @@ def _words(rows: list[dict[str, Any]], real: dict[str, Any]) -> str:
         ratio = max(row["measured_rate"] / row["predicted_rate"] for row in applied)
         words.append(f"Where the theorem applies, the run was {ratio:.0f} times as fast as proved.")
     if silent:
-        words.append(
-            f"Not applicable does not mean divergent: {falling} of {len(silent)} such runs lost "
-            "risk."
-        )
+        several = f"{falling} of {len(silent)}"
+        words.append(f"Not applicable does not mean divergent: {several} such runs lost risk.")
     words.append(
         f"Real data, handwritten 0 against 1: the risk fell from {number(real['first_risk'])} to "
         f"{number(real['last_risk'])} in {real['num_steps']} steps; the initial kernel predicted "

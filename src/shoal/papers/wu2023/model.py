@@ -26,7 +26,17 @@ from shoal.diagnostics.kernels import Kernels
 from shoal.errors import InputError
 from shoal.files import read_idx_images
 from shoal.lab.paper import Paper, WidthPlan
-from shoal.lab.setting import Count, Data, NonNegative, Positive, Setting, Share, Static, Traced
+from shoal.lab.setting import (
+    Count,
+    Data,
+    NonNegative,
+    Positive,
+    Setting,
+    Share,
+    Static,
+    Traced,
+    derived,
+)
 from shoal.lab.setup import Setup
 from shoal.linalg import norm_fro, norm_op
 from shoal.models import Model, with_gradient
@@ -235,7 +245,7 @@ class Wu(Setting):
     tokens: Data[Literal["raw", "unit"]] = "raw"  # Tokens as they are, or scaled to norm 1.
     labels: Data[Literal["gaussian", "teacher"]] = "gaussian"  # Independent, or a network's.
     label_scale: NonNegative = 1.0  # Standard deviation of the labels, a number from 0.
-    shape: Data[Shape] = "plain"  # Change that makes the data harder, see `_reshaped`. [ours]
+    shape: Data[Shape] = "plain"  # A change that makes the data hard or impossible to fit. [ours]
     overlap: Share = 0.0  # Share (0 to 1) of every sequence's energy that is the first's. [ours]
     patch: Data[Count] = 4  # Side in pixels of the squares that images are cut into.
     classes: Data[str] = "0,1"  # Two labels, which become -1 and +1, or `all` for regression.
@@ -264,11 +274,10 @@ class Wu(Setting):
 
     def complete(self) -> Self:
         """Refuse shapes that need more samples or tokens, and units that cannot be left out."""
-        if self.shape == "twins" and self.num_samples < 2:
-            msg = f"shape=twins needs two samples, and num_samples={self.num_samples}."
-            raise InputError(msg)
-        if self.shape == "doubled_tokens" and self.num_tokens < 2:
-            msg = f"shape=doubled_tokens needs two tokens, and num_tokens={self.num_tokens}."
+        needs = {"twins": ("num_samples", 2), "doubled_tokens": ("num_tokens", 2)}
+        name, least = needs.get(self.shape, ("num_samples", 1))
+        if getattr(self, name) < least:
+            msg = f"shape={self.shape} needs {name}={least} or more."
             raise InputError(msg)
         if self.active is not None and self.active > self.width:
             msg = f"active={self.active} units of width={self.width}; raise the width."
@@ -336,6 +345,7 @@ class Wu(Setting):
         """Hidden units in use."""
         return self.width if self.active is None else self.active
 
+    @derived
     def scales(self) -> Scales:
         """The model's constants: only NTK initialisation carries a scale in the output."""
         return Scales(

@@ -70,14 +70,9 @@ def start_of(plan: Plan, seeds: int | None = None, **values: Any) -> Setup:
 
 
 def claim(
-    key: str,
-    statement: str,
-    measure: Callable[[Plan], Measurement],
-    rule: Rule,
-    control: dict[str, Any],
-    source: str = SUMMARY,
-    seeds: int = QUICK.seeds,
-) -> None:
+    key: str, statement: str, measure: Callable[[Plan], Measurement], rule: Rule,
+    control: dict[str, Any], source: str = SUMMARY, seeds: int = QUICK.seeds,
+) -> None:  # fmt: skip
     """Register a claim at quick and full size."""
     quick, full = QUICK._replace(seeds=seeds), FULL | {"seeds": max(10, seeds)}
     PAPER.claim(
@@ -395,7 +390,7 @@ def smallest_certified(setup: Setup, widths: Any) -> Any:
         narrow = setup.replace(
             setting=setting.replace(active=units), params0=setting.narrowed(setup.params0, units)
         )
-        return flow_is_certified(narrow) > 0
+        return flow_is_certified(narrow)
 
     def halve(_: Any, ends: tuple) -> tuple:
         low, high = ends  # the answer lies in (low, high]

@@ -18,7 +18,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Array, Float, Scalar
+from shoal._typing import Array, Bool, Float, Scalar
 from shoal.certificates import RTOL, Certificate, Equality, Inequality, share_lost
 from shoal.lab.setup import Setup
 from shoal.lab.theorem import ANY_METHOD
@@ -136,18 +136,17 @@ def flow_constants(setup: Setup) -> Numbers:
     return c | {"c_5": jnp.where(c["E_0"] > 0, 8 * c["D"] * c["E_0"] / c["alpha"] ** 3, 0.0)}
 
 
-def flow_is_certified(setup: Setup) -> Float[Array, ""]:
-    """Whether the start satisfies the hypotheses of theorem B: 1 or 0."""
+def flow_is_certified(setup: Setup) -> Bool[Array, ""]:
+    """Whether the start satisfies the hypotheses of theorem B."""
     c = flow_constants(setup)
-    return ((c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1) & (c["c_5"] < 1)).astype(float)
+    return (c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1) & (c["c_5"] < 1)
 
 
 def largest_step(setup: Setup) -> Float[Array, ""]:
     """The largest step size that theorem A allows; NaN if it allows none."""
     c = descent_constants(setup)
-    allowed = (
-        (c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1) & (c["c_5"] <= 1) & (c["c_6"] < 2)
-    )
+    allowed = (c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1)
+    allowed &= (c["c_5"] <= 1) & (c["c_6"] < 2)
     return jnp.where(allowed, SAFETY * c["gamma_max"], jnp.nan)
 
 
@@ -278,11 +277,7 @@ def _common_hypotheses(c: Numbers, setup: Setup) -> dict[str, Inequality]:
 
 
 def _common_conclusions(
-    c: Numbers,
-    setup: Setup,
-    run: Trajectory,
-    bound: Float[Array, " T"],
-    integration: float = 0.0,
+    c: Numbers, setup: Setup, run: Trajectory, bound: Float[Array, " T"], integration: float = 0.0
 ) -> dict[str, Inequality | Equality]:
     """The bound on the risk, and on everything else that was recorded.
 
