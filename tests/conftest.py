@@ -10,20 +10,18 @@ os.environ["XLA_FLAGS"] = (
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 )
 
+# what commands keep is kept apart from the user's; compiled programs are shared by the tests' own
+# processes and all that they start, since most of the time of a test is compilation
+os.environ.setdefault("SHOAL_CACHE_DIR", tempfile.mkdtemp(prefix="shoal-tests-"))
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", f"{os.environ['SHOAL_CACHE_DIR']}/xla")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
 import jax
 import pytest
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-
-# commands that tests start share one cache of compiled programs, and leave the user's alone
-os.environ.setdefault("SHOAL_CACHE_DIR", tempfile.mkdtemp(prefix="shoal-tests-"))
-# so do the tests themselves, in all their processes: most of their time is compilation
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    folder = os.path.join(os.environ["SHOAL_CACHE_DIR"], "xla")
-    jax.config.update("jax_compilation_cache_dir", folder)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
 @pytest.fixture(autouse=True)

@@ -269,7 +269,8 @@ class Setting:
 
     def settled(self) -> Self:
         """Return a copy that has computed what is marked as `derived`."""
-        methods, made = _derived_methods(type(self)), self.replace()
+        kind: Any = type(self)
+        methods, made = _derived_methods(kind), self.replace()
         made.__dict__["_derived"] = {name: method(self) for name, method in methods.items()}
         return made
 
@@ -371,7 +372,9 @@ def _marks(kind: Any) -> dict[str, Mark]:
 @functools.cache
 def _derived_methods(kind: Any) -> dict[str, Callable[[Any], Any]]:
     members = {name: getattr(kind, name, None) for name in dir(kind)}
-    methods = {name: m.fget if isinstance(m, property) else m for name, m in members.items()}
+    methods: dict[str, Any] = {
+        name: m.fget if isinstance(m, property) else m for name, m in members.items()
+    }
     return {name: m for name, m in methods.items() if getattr(m, "derived", False)}
 
 
