@@ -85,7 +85,7 @@ def test_what_is_optional_can_be_left_to_us(word):
     ("word", "complaint"),
     [
         ("wdith=3", "plenty has no setting 'wdith'; did you mean 'width'"),
-        ("num_samples=0", "num_samples=0: expected greater than or equal to 1"),
+        ("num_samples=0", "num_samples=0: expected a number greater than or equal to 1"),
         ("width=abc", "width=abc: expected a valid integer"),
         ("width=2.5", "width=2.5: expected a valid integer"),
         ("kernel=sotfmax", "kernel=sotfmax: did you mean 'softmax'"),

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shoal.certificates import Certificate, Reading, Verdict, readings, verdict
-from shoal.lab.visit import number
+from shoal.lab.visit import number, signed
 
 if TYPE_CHECKING:
     from shoal.diagnostics.data import DataReport
@@ -139,10 +139,8 @@ _HOLDS = {True: "[green]yes[/]", False: "[red]no[/]", None: "[magenta]?[/]"}
 def _readings(lines: list[Reading], title: str) -> Table:
     rows = table(title, "left side", "<=  right side", "margin", "holds")
     for line in lines:
-        margin = f"{line.margin:+.3f}" if abs(line.margin) > 5e-4 else f"{line.margin:+.0e}"
-        rows.add_row(
-            escape(line.name), number(line.lhs), number(line.rhs), margin, _HOLDS[line.holds]
-        )
+        sides = number(line.lhs), number(line.rhs)
+        rows.add_row(escape(line.name), *sides, signed(line.margin), _HOLDS[line.holds])
     return rows
 
 
@@ -216,7 +214,7 @@ def certificates_parts(found: "Certificates") -> Iterator[Any]:
 def counts_text(verdicts: list[str]) -> str:
     """How many seeds came out how."""
     counts = {str(v): verdicts.count(str(v)) for v in Verdict}
-    return ", ".join(f"{coloured(v)} {n}" for v, n in counts.items() if n)
+    return ", ".join(f"{n} {coloured(v)}" for v, n in counts.items() if n)
 
 
 def certificates_text(found: "Certificates") -> str:

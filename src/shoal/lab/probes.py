@@ -1,7 +1,8 @@
 """Probes: what can be recorded along a run. These work for every model; papers add their own.
 
 A probe is a function of the parameters, made from one start. `SENTENCES` says what each is; a
-probe whose result has parts is recorded under one name for each (``movement_W_Q``).
+probe whose result has parts is recorded under one name for each (``movement_W_Q``). A user's own is
+a function that makes it, ``setup -> (params -> value)``, given to `shoal.train` with a name.
 """
 
 from collections.abc import Callable, Iterable
@@ -93,9 +94,9 @@ def _iterates(setup: Setup) -> Callable[[Any], dict[str, Any]]:
 
 
 def all_probes(setup: Setup) -> dict[str, Any]:
-    """Every probe of one start by name: the paper's own, then the general ones."""
-    own = setup.setting.probes(setup)
-    return generic_probes(setup) | own | {ITERATES: _iterates(setup)}
+    """Every probe of one start by name: those of every model, the paper's, and the user's."""
+    found = generic_probes(setup) | setup.setting.probes(setup) | {ITERATES: _iterates(setup)}
+    return found | {name: make(setup) for name, make in setup.own_probes}
 
 
 def chosen(setup: Setup, names: Iterable[str]) -> dict[str, Any]:

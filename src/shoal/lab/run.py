@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,7 +177,9 @@ def train(
     ``step_size`` is a number, one per seed, or the key of a theorem, for the largest step that it
     allows; by default the setup's, else one chosen for each seed from that seed alone. ``method``
     is ``gd``, ``flow``, ``sgd``, ``adam`` or any optax transformation. ``probes`` are names to
-    record (``"+name"`` adds to the default ones, ``"name@50"`` records every 50 steps).
+    record (``"+name"`` adds to the default ones, ``"name@50"`` records every 50 steps), or a dict
+    from names to functions ``setup -> (params -> value)`` that make probes of your own; a name
+    without a function (None) is one that exists.
     """
     changes = {"num_steps": steps, "every": every, "method": method}
     changes = {name: value for name, value in changes.items() if value is not None}
@@ -185,6 +187,8 @@ def train(
         changes["every"] = 1
     setup = setup.with_setting(**changes)
     _require_method(setup)
+    if isinstance(probes, Mapping):
+        setup, probes = _with_own_probes(setup, probes)
     setup, source, extra = _with_steps(setup, step_size)
     names = chosen_probes(setup, probes, extra)
     begun = time.perf_counter()
@@ -196,6 +200,20 @@ def train(
         parts=engine.generic.parts_of(setup, names),
         notes={"step_size_source": source, "seconds": seconds},
     )  # fmt: skip
+
+
+def _with_own_probes(setup: Setup, probes: Mapping[str, Any]) -> tuple[Setup, list[str]]:
+    """Add the user's probes to a setup; the names of all that were asked for."""
+    own = {
+        name.removeprefix("+").partition("@")[0]: make
+        for name, make in probes.items()
+        if make is not None
+    }
+    for name, make in own.items():
+        if not callable(make) or not name.isidentifier():
+            msg = f"probes={{{name!r}: ...}}: expected a name and a function of a setup."
+            raise InputError(msg)
+    return setup.replace(own_probes=tuple(own.items())), list(probes)
 
 
 def _require_method(setup: Setup) -> None:

@@ -443,8 +443,9 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
         if isinstance(value, str) and (choices := _choices(kind)):
             msg = f"{name}={value}: {nearest(value, choices)}"
             raise InputError(msg) from None
-        problem = error.errors()[0]["msg"].removeprefix("Input should be ")
-        msg = f"{name}={value}: expected {problem[:1].lower()}{problem[1:]}."
+        problem = error.errors()[0]["msg"].removeprefix("Input should be ").partition(", unable")[0]
+        a_number = "a number " if problem.startswith(("greater", "less")) else ""
+        msg = f"{name}={value}: expected {a_number}{problem[:1].lower()}{problem[1:]}."
         raise InputError(msg) from None
 
 

@@ -49,6 +49,7 @@ class Setup:
     overrides: tuple[str, ...] = ()  # Names of the settings that the user chose.
     from_init: bool = True  # The weights were drawn by the setting, not given.
     stacked: tuple[str, ...] = ("params0", "step_size")  # What has one entry per run.
+    own_probes: tuple[tuple[str, Callable], ...] = ()  # The user's, by name (see `lab.probes`).
 
     # ------------------------------------------------------------------------- what it consists of
 
@@ -206,7 +207,8 @@ def _flatten(setup: Setup) -> tuple:
         for name, value in values.items()
     }
     parts = (numbers, setup.problem, setup.params0, setup.step_size, setup.held_out)
-    return parts, (key.replace(step_size=None), setup.precision, setup.from_init, setup.stacked)
+    about = setup.precision, setup.from_init, setup.stacked, setup.own_probes
+    return parts, (key.replace(step_size=None), *about)
 
 
 def _number(value: Any, precision: str) -> Any:
@@ -221,11 +223,11 @@ def _number(value: Any, precision: str) -> Any:
 
 
 def _unflatten(about: tuple, parts: tuple) -> Setup:
-    key, precision, from_init, stacked = about
+    key, precision, from_init, stacked, own = about
     numbers, problem, params0, step_size, held_out = parts
     setting = key.replace(**numbers)
     return Setup(
-        setting, problem, params0, (), step_size, held_out, precision, (), from_init, stacked
+        setting, problem, params0, (), step_size, held_out, precision, (), from_init, stacked, own
     )
 
 

@@ -76,6 +76,7 @@ class Certificates:
         return {
             "paper": self.run.setup.name,
             "theorem": self.theorem.key,
+            "statement": self.theorem.statement,
             "source": self.theorem.source,
             "results": results,
         }

@@ -28,5 +28,14 @@ def number(value: float) -> str:
     ('1.235e-04', '29.55', 'inf')
     """
     if value == 0 or value != value or abs(value) == float("inf"):
-        return f"{value:g}"
+        return f"{value + 0.0:g}"  # -0.0 + 0.0 is 0.0
     return f"{value:.4g}" if 1e-3 <= abs(value) < 1e5 else f"{value:.3e}"
+
+
+def signed(margin: float) -> str:
+    """A margin with its sign.
+
+    >>> signed(0.18523), signed(-1), signed(2e-06)
+    ('+0.185', '-1.000', '+2e-06')
+    """
+    return f"{margin:+.3f}" if abs(margin) > 5e-4 else f"{margin:+.0e}"

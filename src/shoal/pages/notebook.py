@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from shoal.certificates import readings, verdict
-from shoal.lab.visit import number
+from shoal.lab.visit import number, signed
 
 if TYPE_CHECKING:
     from shoal.lab.run import Run
@@ -46,7 +46,7 @@ def certificates_html(found: "Certificates") -> str:
     holds = {True: "yes", False: "no", None: "?"}
     for seed, one in list(zip(found.run.seeds, found, strict=True))[:3]:
         rows = [
-            (kind, r.name, number(r.lhs), number(r.rhs), f"{r.margin:+.3f}", holds[r.holds])
+            (kind, r.name, number(r.lhs), number(r.rhs), signed(r.margin), holds[r.holds])
             for kind, group in zip(("hypothesis", "conclusion"), readings(one), strict=True)
             for r in group
         ]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shoal.figures import Figure, Image, Panel, band, panel_from_json, thinned
-from shoal.lab import engine
+from shoal.lab import engine, visit
 from shoal.lab.run import Run
 from shoal.lab.theorem import Certificates
 from shoal.pages.page import Section
@@ -15,9 +15,7 @@ from shoal.pages.page import Section
 
 def number(value: float | None) -> str:
     """Four significant digits; a dash for what is not a number."""
-    from shoal.lab.visit import number as digits
-
-    return "–" if value is None or not np.isfinite(value) else digits(value)
+    return "–" if value is None or not np.isfinite(value) else visit.number(value)
 
 
 def run_sections(run: Run, theorems: list[dict[str, Any]]) -> list[Section]:
@@ -142,6 +140,12 @@ def _spectrum(run: Run, eigenvalues: Any) -> Panel:
 _HOLDS = {True: "yes", False: "no", None: "?"}
 
 
+def _proved(result: dict[str, Any]) -> str:
+    if result["verdict"] == "not applicable":
+        return "nothing proved"
+    return f"proved {number(result['predicted_rate'])}"
+
+
 def _theorem_section(theorem: dict[str, Any]) -> Section:
     tables = []
     for result in theorem["results"][:3]:
@@ -151,7 +155,7 @@ def _theorem_section(theorem: dict[str, Any]) -> Section:
                     line["name"],
                     number(line["lhs"]),
                     number(line["rhs"]),
-                    number(line["margin"]),
+                    visit.signed(line["margin"]) if line["margin"] is not None else "–",
                     _HOLDS[line["holds"]],
                 )
                 for line in result[kind]
@@ -159,13 +163,13 @@ def _theorem_section(theorem: dict[str, Any]) -> Section:
             head = (kind, "left side", "≤ right side", "margin", "holds")
             tables.append((f"seed {result['seed']}: {result['verdict']}", head, rows))
     rates = "; ".join(
-        f"seed {r['seed']}: proved {number(r['predicted_rate'])}, "
-        f"measured {number(r['measured_rate'])}"
+        f"seed {r['seed']}: measured {number(r['measured_rate'])}, {_proved(r)}"
         for r in theorem["results"][:3]
         if r["predicted_rate"] is not None
     )
+    statement = f"{theorem['statement']} " if theorem.get("statement") else ""
     source = f"Source: {theorem['source']}. " if "source" in theorem else ""
-    text = source + (f"Rate at which the risk is lost. {rates}." if rates else "")
+    text = statement + source + (f"Rate at which the risk is lost: {rates}." if rates else "")
     return Section(f"{theorem['paper']}.{theorem['theorem']}", text, tables=tuple(tables))
 
 

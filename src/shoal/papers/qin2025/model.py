@@ -255,12 +255,7 @@ class Qin(Setting):
 
 
 PAPER = Paper(
-    Qin,
-    key="qin2025",
+    Qin, key="qin2025", authors="Zhen Qin, Jinxin Zhou, Jiachen Jiang, Zhihui Zhu", year=2025,
     title="On the Convergence of Gradient Descent on Learning Transformers with Residual "
-    "Connections",
-    authors="Zhen Qin, Jinxin Zhou, Jiachen Jiang, Zhihui Zhu",
-    year=2025,
-    arxiv="2506.05249",
-    about="residuals cure ill-conditioned attention; depth",
-)
+    "Connections", arxiv="2506.05249", about="residuals cure ill-conditioned attention; depth",
+)  # fmt: skip

@@ -20,9 +20,8 @@ from shoal.papers.qin2025 import experiments
 from shoal.papers.qin2025.experiments import MOST, at_start, attention, certified_reach, depths
 from shoal.papers.qin2025.model import PAPER
 
-COMMON_STEP, SMALL_STEP = 0.01, 0.003
-FROZEN_STEP = 1e-9
-"""A step so small that nothing is learnt: for negative controls."""
+COMMON_STEP, SMALL_STEP, FROZEN_STEP = 0.01, 0.003, 1e-9
+"""The last one is so small that nothing is learnt: for negative controls."""
 STEPS = tuple(np.geomspace(1e-3, 0.3, 11).tolist())
 """Step sizes among which each side of a comparison has its best."""
 
@@ -140,7 +139,6 @@ LONGEST = "longest step that ends below the start, times sharpness / 2"
 _START, _DEEP = Plan(seeds=50, minutes=0.1), Plan(seeds=20, layers=4, minutes=0.1)
 _RUNS, _SHORT = Plan(seeds=8, steps=500), Plan(seeds=3, steps=50)
 _FROZEN = {"step": FROZEN_STEP}
-TALL: dict[str, Any] = {"num_samples": 8, "num_tokens": 12}
 _NO_CURE = {"kind": "condition_without"}
 NONE, BOTH, SIDES = {"residual": "none"}, {"residual": "both"}, ("without", "with")
 
@@ -302,8 +300,8 @@ _claim(
 _claim(
     "realizable_targets_are_easier",
     "With more tokens than dimensions, a teacher's targets are fitted better than random ones.",
-    partial(_faster, slow={"labels": "gaussian"}, fast={"labels": "teacher"}, step=None, **TALL),
-    above(0.5, LOSS, "random", "teacher"),
+    partial(_faster, slow={"labels": "gaussian"}, fast={"labels": "teacher"}, step=None,
+            num_samples=8, num_tokens=12), above(0.5, LOSS, "random", "teacher"),
     "8 sequences of 12 Gaussian tokens of scale 0.5, dim 32, width 64; 500 steps of half of 1 / "
     "lambda_max of each seed's kernel", _RUNS, control={"labels": "gaussian"}, control_plan=_SHORT,
 )

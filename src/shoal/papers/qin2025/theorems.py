@@ -6,6 +6,8 @@ $\alpha=\sigma_p(J_0)-L_J\varrho$ and $\beta=\lVert J_0\rVert+L_J\varrho$. D tak
 the layers, in which the singular values of attention's output appear.
 """
 
+import functools
+
 import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float
@@ -20,6 +22,7 @@ from shoal.theory import descent
 from shoal.training import Trajectory
 
 SOURCE = "ours, after Qin et al. (2025); proof in docs/theory/qin2025.md"
+_theorem = functools.partial(PAPER.theorem, probes=("distance",), source=SOURCE)
 
 
 def _compared(
@@ -67,9 +70,7 @@ def _allowed(ball: Callable[[Setup, bounds.Start], descent.BallAt]) -> Callable[
     return step
 
 
-@PAPER.theorem(
-    probes=("distance",), source=SOURCE, largest_step=_allowed(_ball_d), covers=lambda s: not s.norm
-)
+@_theorem(largest_step=_allowed(_ball_d), covers=lambda s: not s.norm)
 def theorem_d(setup: Setup, run: Trajectory) -> Certificate:
     """Inside a ball around the start, every step of gradient descent contracts the residual by
     1 - c step alpha^2, with alpha from the singular values of the last block's layers.
@@ -98,10 +99,7 @@ def theorem_d(setup: Setup, run: Trajectory) -> Certificate:
     return _compared(setup, run, start, _ball_d(setup, start), hypotheses, constants)
 
 
-@PAPER.theorem(
-    probes=("distance",), source=SOURCE, largest_step=_allowed(_ball_d0),
-    covers=lambda setting: not setting.norm and setting.has_dense_jacobian(),
-)  # fmt: skip
+@_theorem(largest_step=_allowed(_ball_d0), covers=lambda s: not s.norm and s.has_dense_jacobian())
 def theorem_d0(setup: Setup, run: Trajectory) -> Certificate:
     """Inside a ball around the start, every step of gradient descent contracts the residual by
     1 - c step alpha^2, with alpha from the singular values of the Jacobian at the start.

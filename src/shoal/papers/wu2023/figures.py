@@ -1,7 +1,4 @@
-"""What the paper's figures show, and its part of the tour.
-
-The paper's dimensions and steps are ours where its summaries do not say them.
-"""
+"""The paper's figures and its part of the tour; sizes are ours where summaries give none."""
 
 from typing import Any
 
