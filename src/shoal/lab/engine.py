@@ -176,8 +176,10 @@ def _look(setup: Setup, points: Any, *, probes: tuple, batch: int, risk: bool) -
 
     def one(start: Setup, params: Any) -> dict:
         measure = start.fast_risk if risk else lambda _: jnp.zeros(())
-        found = record(measure, generic.chosen(start, probes), params)
-        return found if risk else {k: v for k, v in found.items() if k != "risk"}
+        found = OrderedDict(record(measure, generic.chosen(start, probes), params))
+        if not risk:
+            found.pop("risk")
+        return found
 
     return over_runs(one, setup, batch, points)
 
@@ -288,8 +290,9 @@ def _trained(
                 records.append(seen)
                 tell((piece + 1) * num_steps // pieces)
     last = numpy_tree(_look(setup, points, probes=probes, batch=batch, risk=True))
-    records.append(jax.tree.map(lambda x: x[:, None], last))
-    joined = jax.tree.map(lambda *xs: np.concatenate(xs, axis=1), *records)
+    records.append({name: x[:, None] for name, x in last.items()})
+    # jax returns plain dicts sorted; here names and parts stay in the order of the probes
+    joined = OrderedDict((k, np.concatenate([seen[k] for seen in records], axis=1)) for k in last)
     risk = joined.pop("risk")
     steps: Any = np.broadcast_to(np.arange(risk.shape[1]) * every, risk.shape)
     average = None

@@ -133,12 +133,25 @@ def sentence(setup: Setup, name: str) -> str:
     return setup.setting.probe_sentences.get(name, SENTENCES.get(name, ""))
 
 
-def parts_of(setup: Setup, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """For each probe the names under which its parts are recorded; none if it has no parts."""
-    found: dict[str, tuple[str, ...]] = {}
+def parts_of(
+    setup: Setup, names: Iterable[str], recorded: Iterable[str] = ()
+) -> dict[str, tuple[str, ...]]:
+    """For each probe the names of its parts, as in ``movement_W_Q``; none if it has no parts.
+
+    If the names of what was ``recorded`` are given, they usually say it. Otherwise every probe is
+    traced again.
+    """
+    wanted = [name.partition("@")[0] for name in names]
+    found: dict[str, tuple[str, ...]] = dict.fromkeys(wanted, ())
+    owners = {text: [n for n in wanted if f"{text}_".startswith(f"{n}_")] for text in recorded}
+    if owners and all(len(some) == 1 for some in owners.values()):
+        for text, (name,) in owners.items():
+            if text != name:
+                found[name] += (text.removeprefix(f"{name}_"),)
+        return found
 
     def look(one: Setup) -> None:
-        for name, probe in chosen(one, names).items():
+        for name, probe in chosen(one, wanted).items():
             seen = jax.eval_shape(probe, one.params0)
             found[name] = tuple(seen) if isinstance(seen, dict) else ()
 

@@ -187,23 +187,24 @@ def train(
         changes["every"] = 1
     setup = setup.with_setting(**changes)
     _require_method(setup)
-    if isinstance(probes, Mapping):
-        setup, probes = _with_own_probes(setup, probes)
     setup, source, extra = _with_steps(setup, step_size)
-    names = chosen_probes(setup, probes, extra)
+    watched, asked = _with_own_probes(setup, probes)
+    names = chosen_probes(watched, asked, extra)
     begun = time.perf_counter()
-    found = engine.trajectories(setup, names, progress=progress)
+    found = engine.trajectories(watched, names, progress=progress)
     seconds = round(time.perf_counter() - begun, 3)
     return Run(
-        setup, np.asarray(found.step[0]), np.asarray(found.risk), found.probes, found.params,
+        setup, np.asarray(found.step[0]), np.asarray(found.risk), dict(found.probes), found.params,
         found.average,
-        parts=engine.generic.parts_of(setup, names),
+        parts=engine.generic.parts_of(watched, names, found.probes),
         notes={"step_size_source": source, "seconds": seconds},
     )  # fmt: skip
 
 
-def _with_own_probes(setup: Setup, probes: Mapping[str, Any]) -> tuple[Setup, list[str]]:
+def _with_own_probes(setup: Setup, probes: Any) -> tuple[Setup, Any]:
     """Add the user's probes to a setup; the names of all that were asked for."""
+    if not isinstance(probes, Mapping):
+        return setup, probes
     own = {
         name.removeprefix("+").partition("@")[0]: make
         for name, make in probes.items()
