@@ -137,14 +137,14 @@ KAPPA, LOSS = "orders of the condition number", "orders of the loss over its sta
 LONGEST = "longest step that ends below the start, times sharpness / 2"
 
 _START, _DEEP = Plan(seeds=50, minutes=0.1), Plan(seeds=20, layers=4, minutes=0.1)
-_RUNS, _SHORT = Plan(seeds=8, steps=500), Plan(seeds=3, steps=50)
+_RUNS, _SHORT = Plan(seeds=5, steps=500), Plan(seeds=3, steps=50)
 _FROZEN = {"step": FROZEN_STEP}
 _NO_CURE = {"kind": "condition_without"}
 NONE, BOTH, SIDES = {"residual": "none"}, {"residual": "both"}, ("without", "with")
 
 
 def _claim(key: str, said: str, measure: Any, rule: Any, at: str, plan: Plan, **more: Any) -> None:
-    full = {"seeds": 30, "minutes": 2.0} if plan.seeds == 8 else {"seeds": 10 * plan.seeds}
+    full = {"seeds": 30, "minutes": 2.0} if plan.seeds == 5 else {"seeds": 10 * plan.seeds}
     if more["control"] is _FROZEN:
         more["control_plan"] = plan._replace(seeds=3, steps=50)
     PAPER.claim(key, said, measure, None, rule, setting=at, quick=plan, full=full, **more)
