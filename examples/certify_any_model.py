@@ -1,105 +1,118 @@
-"""Theorem D0 needs three numbers of a model; here it is applied to one of each other paper.
+"""Certify any model: theorem D0 needs three numbers of a model, here of yours and of three papers.
 
-Models that are linear in what is trained have a Jacobian that does not move (L_J = 0). The heads of
-arda2026 are trained in all their weights; a bound of their second derivatives is worked out below
-(docs/theory/qin2025.md, section 14).
+From the Jacobian of all outputs at the start and a bound L_J of their second derivative, D0 proves
+that gradient descent converges, and how fast (docs/theory/qin2025.md, sections 2 and 14). A theorem
+is a function ``(setup, run) -> Certificate``, and may say which steps it allows.
 """
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import jax.numpy as jnp
-from shoal.experiments import prepare, trained
 
-from shoal.certificates import verdict
-from shoal.diagnostics.dynamics import distance
+import shoal as sh
 from shoal.diagnostics.kernels import jacobian
-from shoal.losses import half_sum_of_squares
-from shoal.methods import gradient_descent
-from shoal.models import empirical_risk, predict
-from shoal.papers import arda2026, song2024, wu2023
-from shoal.papers.arda2026.heads import ACTIVATIONS, split
+from shoal.models import predict
 from shoal.theory import descent
-from shoal.training import run
 
 
-def linear(_params, _problem, _setting):
-    """A model that is linear in what moves."""
-    return lambda _: 0.0
+def theorem_d0(second_derivative):
+    """Theorem D0, given ``second_derivative(setup)``: a bound L_J as a function of the radius."""
+
+    def known(setup):
+        residual = predict(setup.network, setup.params0, setup.inputs) - setup.targets
+        J = jacobian(setup.network, setup.inputs, train=setup.trained)(setup.params0)
+        return descent.around(J, second_derivative(setup)), jnp.linalg.norm(residual.ravel())
+
+    # D0 is about half the sum of squares. A step on c times the sum counts 2 c times.
+    def largest_step(setup):
+        return descent.allowed_step(*known(setup)) / (2 * setup.squares_weight)
+
+    def certificate(setup, run):
+        ball_at, r0 = known(setup)
+        half_sum = run._replace(risk=run.risk * 0.5 / setup.squares_weight)
+        step = setup.step_size * 2 * setup.squares_weight
+        size = jnp.linalg.norm(setup.targets.ravel()) + r0
+        return descent.ball_descent(ball_at, r0, step, half_sum, output_size=size)
+
+    return sh.Theorem(
+        "theorem_d0", "Gradient descent converges in a ball.", "ours; docs/theory/qin2025.md",
+        certificate, method="gd", probes=("distance",), largest_step=largest_step,
+    )  # fmt: skip
 
 
-def heads(params, problem, setting):
-    """Bound of the second derivative of arda2026's outputs when all weights move."""
-    s1, s2 = ACTIVATIONS[setting.activation][3:]
-    X, q = split(problem.inputs)
-    B, k = (jnp.max(jnp.linalg.norm(a, axis=-1)) for a in (X, q))
-    N, m = len(X), len(params.c)
+# ------------------------------------------------------------------------------- a model of yours
+
+
+def network(params, x):
+    """One hidden layer of m tanh units: x has the shape (samples, dim)."""
+    return jnp.tanh(x @ params["W"].T) @ params["a"] / len(params["a"]) ** 0.5
+
+
+def of_network(setup):
+    """For |x| <= B a unit's second derivative is at most 2 B |a'| |W'| + c |a| B^2 |W'|^2.
+
+    The second derivative of tanh is at most c = 4 / 27^(1/2); the Frobenius norm bounds the form.
+    """
+    B, a = jnp.max(jnp.linalg.norm(setup.inputs, axis=1)), jnp.abs(setup.params0["a"])
+    share = (len(setup.inputs) / len(a)) ** 0.5
 
     def at(radius):
-        c = jnp.abs(params.c) + radius
-        U = jnp.linalg.norm(params.U, axis=1) + radius
-        gW = B**2 * k * U  # |dg| <= B |dU| + gW |dW|
-        UU = c * s2 * B**2
-        UW = c * (s2 * B * gW + s1 * B**2 * k)
-        WW = c * (s2 * gW**2 + s1 * U * B**3 * k**2)
-        # a symmetric form in |dc|, |dU|, |dW|; its Frobenius norm bounds its largest value
-        form = UU**2 + WW**2 + 2 * ((s1 * B) ** 2 + (s1 * gW) ** 2 + UW**2)
-        return (N / m) ** 0.5 / setting.output_scale * jnp.max(jnp.sqrt(form))
+        curved = 4 / 27**0.5 * (a + radius) * B**2
+        return share * jnp.max(jnp.sqrt(2 * B**2 + curved**2))
 
     return at
 
 
-def certify(paper, values, lipschitz, num_steps=50):
-    """Train by the longest step that D0 allows, and confront it with the run."""
-    experiment = prepare(paper, values)
-    setting, problem = experiment.setting, experiment.problem
-    start = jax.tree.map(lambda leaf: leaf[0], experiment.params0)
-    model, train = paper.model(setting), trained(setting)
-
-    @jax.jit
-    def confront(params0):
-        r0 = jnp.linalg.norm((predict(model, params0, problem.inputs) - problem.y).ravel())
-        J0 = jacobian(model, problem.inputs, train=train)(params0)
-        ball_at = descent.around(J0, lipschitz(params0, problem, setting))
-        step = descent.largest_step(descent.smallest_ball(ball_at, r0)[0], r0)
-        found = run(
-            gradient_descent(step),
-            empirical_risk(model, problem, half_sum_of_squares),
-            params0,
-            num_steps=num_steps,
-            probes={"distance": distance(params0)},
-            train=train,
-        )
-        size = jnp.linalg.norm(problem.y.ravel()) + r0
-        return descent.ball_descent(ball_at, r0, step, found, output_size=size)
-
-    return confront(start)
+def initial(key, units=2048, dim=6):
+    """Twins with opposite output weights, so that all outputs are 0."""
+    W = jax.random.normal(key, (units // 2, dim))
+    signs = jnp.ones(units // 2)
+    return {"W": jnp.concatenate([W, W]), "a": jnp.concatenate([signs, -signs])}
 
 
-CASES = {
-    "wu2023, output weights": (
-        wu2023.PAPER,
-        {"num_samples": 5, "num_tokens": 3, "dim": 8, "width": 64, "train": "w_O"},
-        linear,
-    ),
-    "song2024, value weights": (
-        song2024.PAPER,
-        {"num_samples": 2, "num_tokens": 2, "dim": 8, "train": "W_V"},
-        linear,
-    ),
-    "arda2026, all weights": (
-        arda2026.PAPER,
-        {"num_samples": 4, "num_heads": 4096, "labels": "gaussian", "label_scale": 0.001},
-        heads,
-    ),
-}
+# ------------------------------------------------------------------------------- models of papers
+
+
+def linear(_setup):
+    """A model that is linear in what is trained."""
+    return lambda _: 0.0
+
+
+def heads(setup):
+    """All weights of arda2026's heads (section 14 of the theory page derives it)."""
+    s1, s2 = setup.setting.sigma.s1, setup.setting.sigma.s2
+    X, params = setup.inputs, setup.params0
+    B, k = (jnp.max(jnp.linalg.norm(a, axis=-1)) for a in (X, X[:, -1]))
+
+    def at(radius):
+        c = jnp.abs(params.c) + radius
+        U = jnp.linalg.norm(params.U, axis=1) + radius
+        gamma = B**2 * k * U
+        UU = c * s2 * B**2
+        UW = c * (s2 * B * gamma + s1 * B**2 * k)
+        WW = c * (s2 * gamma**2 + s1 * U * B**3 * k**2)
+        form = UU**2 + WW**2 + 2 * ((s1 * B) ** 2 + (s1 * gamma) ** 2 + UW**2)
+        return (len(X) / len(params.c)) ** 0.5 * jnp.max(jnp.sqrt(form))
+
+    return at
+
 
 if __name__ == "__main__":
-    for name, case in CASES.items():
-        found = certify(*case)
-        numbers = ", ".join(
-            f"{key} {float(found.constants[key]):.3g}"
-            for key in ("|r_0|", "r_max", "alpha", "beta", "L_J", "factor", "worst measured factor")
-        )
-        print(f"{name}: {verdict(found)} ({numbers})")
+    key_x, key_y = jax.random.split(jax.random.key(1))
+    x = jax.random.normal(key_x, (4, 6)) / 6**0.5
+    y = 0.2 * jax.random.normal(key_y, (4,))
+    small = {"num_samples": 5, "num_tokens": 3, "dim": 8, "width": 64, "train": "w_O"}
+    layer = {"num_samples": 2, "num_tokens": 2, "dim": 8, "train": "W_V"}
+    wide = {"num_samples": 4, "num_heads": 4096, "labels": "gaussian", "label_scale": 0.001}
+    cases = {
+        "your network": (sh.setup(network, initial, x, y), of_network),
+        "wu2023, output weights": (sh.setup("wu2023", **small), linear),
+        "song2024, value weights": (sh.setup("song2024", **layer), linear),
+        "arda2026, all weights": (sh.setup("arda2026", radius="none", **wide), heads),
+    }
+    for name, (setup, bound) in cases.items():
+        theorem = theorem_d0(bound)
+        run = sh.train(setup, steps=50, step_size=theorem, probes=["distance"])
+        found = sh.certify(run, theorem)
+        print(f"\n{name}: {found.verdict}")
+        for key in ("|r_0|", "r_max", "alpha", "beta", "L_J", "factor", "worst measured factor"):
+            print(f"  {key:22s} {float(found[0].constants[key]):.4g}")

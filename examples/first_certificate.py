@@ -1,45 +1,42 @@
-"""Your first certificate: does theorem A apply to this network, and does training obey it?
+"""Your first certificate: does theorem A cover this network, and does training obey it?
 
-Everything is a plain call; the command line does the same with
-``shoal certify wu2023.theorem_a --set width=20000 ...``.
+The command line does the same:
+``shoal certify wu2023.theorem_a --set width=20000 --set num_samples=2 ... --out DIR``.
 """
 
-import jax
+import tempfile
+from pathlib import Path
 
-jax.config.update("jax_enable_x64", True)  # bounds mean nothing in single precision
+import shoal as sh
 
-from shoal.experiments import allowed_step, certify, prepare, simulate, theorem_of
-
-from shoal.certificates import readings, verdict
-from shoal.papers import wu2023
-
-values = {
-    "num_samples": 2,
-    "num_tokens": 2,
-    "dim": 16,
-    "tokens": "unit",
-    "label_scale": 0.1,
-    "pooling": "sum",
-    "score_exponent": 1.0,
-    "width": 20000,
-    "num_steps": 50,
-}
-theorem = theorem_of(wu2023.PAPER, "theorem_a")
-
-# a problem and initial weights, then the largest step size that the theorem allows for them
-experiment = prepare(wu2023.PAPER, values, seeds=[0])
-step_size = allowed_step(experiment, theorem)
-experiment = experiment._replace(setting=experiment.setting._replace(step_size=step_size))
-
-# train, recording what the theorem speaks of, and confront the two
-trajectory = simulate(experiment, theorem.probes)
-(certificate,) = certify(experiment, theorem, trajectory)
-
-hypotheses, conclusions = readings(certificate)
-for line in (*hypotheses, *conclusions):
-    print(f"{line.lhs:12.4g} <= {line.rhs:12.4g}  margin {line.margin:+.3f}  {line.name}")
-print(
-    f"risk {trajectory.risk[0, 0]:.4g} -> {trajectory.risk[0, -1]:.4g}; lost per step: "
-    f"proved {certificate.predicted_rate:.4g}, measured {certificate.measured_rate:.4g}"
+# A paper's model, its data and initial weights; every setting is a keyword (`shoal papers wu2023`).
+setup = sh.setup(
+    "wu2023",
+    num_samples=2,
+    num_tokens=2,
+    dim=16,
+    tokens="unit",
+    label_scale=0.1,
+    pooling="sum",
+    score_exponent=1.0,
+    width=20000,
 )
-print("verdict:", verdict(certificate))
+
+# Train with the largest step that the theorem allows, recording what its conclusions need.
+run = sh.train(setup, steps=50, step_size="theorem_a")
+print(run)
+
+# Compare: each hypothesis and conclusion with its margin, then the verdict.
+certificate = sh.certify(run, "theorem_a")
+print(certificate)
+
+# Keep it: a picture, a table, and a folder that any tool can read.
+folder = Path(tempfile.mkdtemp())
+run.plot("movement", out=folder / "run.png")
+print(run.frame().head(3))
+run.save(folder / "run", [certificate])
+
+# Load it again; the theorem says the same about it.
+again = sh.load(folder / "run")
+print("the loaded run:", sh.certify(again, "theorem_a").verdict)
+print("everything is in", folder)

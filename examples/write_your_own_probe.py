@@ -1,60 +1,42 @@
-"""Write your own probe: one function that returns a function of the parameters.
+"""Write your own probe: a function of a setup that returns a function of the parameters.
 
 The question here: how much attention does each token pay to itself, and does training change it?
 """
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-jax.config.update("jax_enable_x64", True)
-
-from shoal.papers.wu2023.encoder import Scales, attention, encoder
-
-from shoal import inits, problems
-from shoal.losses import half_sum_of_squares
-from shoal.methods import gradient_descent
-from shoal.models import empirical_risk
-from shoal.training import run
+import shoal as sh
 
 
-def self_attention_share(X, scales):
-    """Mean weight on the diagonal of the attention matrices."""
+def self_attention(setup):
+    """Mean weight on the diagonal of wu2023's attention matrices."""
+    X, score = setup.inputs, setup.setting.scales().score
 
     def probe(params):
-        B = jax.vmap(lambda x: attention(params, x, scales))(X)
-        return jnp.mean(jnp.diagonal(B, axis1=1, axis2=2))
+        attention = jax.nn.softmax(score * (X @ params.W_Q.T) @ (X @ params.W_K.T).mT, axis=-1)
+        return jnp.mean(jnp.diagonal(attention, axis1=1, axis2=2))
 
     return probe
 
 
-num_samples, num_tokens, dim, width = 8, 4, 10, 64
-key_data, key_labels, key_weights = jax.random.split(jax.random.key(0), 3)
-X = problems.gaussian_tokens(key_data, num_samples, num_tokens, dim)
-problem = problems.Problem(X, problems.gaussian_labels(key_labels, num_samples, 1.0))
+# A dict gives probes of your own a name; None stands for one that exists. Probes run inside the
+# compiled training loop, so what they share with a training step is computed once.
+setup = sh.setup("wu2023", num_samples=8, num_tokens=4, dim=10, width=64, seeds=range(8))
+probes = {"self_attention": self_attention, "attention_entropy": None}
+run = sh.train(setup, steps=200, step_size=0.02, every=20, probes=probes)
 
-scales = Scales(score=width**-0.5, output=1.0, pool=1 / num_tokens)
-model = encoder(dim, width, scales)
-risk = empirical_risk(model, problem, half_sum_of_squares)
-probe = self_attention_share(X, scales)
-
-
-def train(key):
-    """One run; what varies is its argument, so that seeds are one ``vmap``."""
-    params0 = inits.lecun(key, model.spec)
-    method = gradient_descent(step_size=0.02)
-    return run(method, risk, params0, num_steps=200, every=20, probes={"self": probe})
-
-
-# eight seeds, one call, one compilation
-trajectory = jax.jit(jax.vmap(train))(jax.random.split(key_weights, 8))
-for k in range(0, 11, 2):
-    share = trajectory.probes["self"][:, k]
+for k in range(0, len(run.step), 2):
+    share = run.probes["self_attention"][:, k]
     print(
-        f"step {int(trajectory.step[0, k]):3d}: risk {jnp.median(trajectory.risk[:, k]):9.3g}, "
-        f"weight on itself {share.mean():.4f} (+- {share.std():.4f} over seeds; "
-        f"uniform is {1 / num_tokens})"
+        f"step {run.step[k]:3d}: risk {np.median(run.risk[:, k]):9.3g}, weight on itself "
+        f"{share.mean():.4f} (+- {share.std():.4f} over seeds; uniform is {1 / 4})"
     )
 
-# the same probe runs afterwards over saved parameters
-after = jax.vmap(probe)(trajectory.params)
-assert jnp.allclose(after, trajectory.probes["self"][:, -1])
+# It is a column of the run's table like any other probe, and can be drawn and saved.
+print(run.frame().tail(3))
+
+# Some probes are expensive: "name@100" records every 100 steps.
+rare = sh.train(setup, steps=200, step_size=0.02, probes={"self_attention@100": self_attention})
+assert np.allclose(rare.probes["self_attention"][:, ::100], run.probes["self_attention"][:, ::5])

@@ -268,7 +268,7 @@ def test_results_print_themselves_as_the_command_line_does(toy):
     assert "doe2024.theorem_1" in found
     assert "step: eta lambda_max <= 1" in found
     assert "Every hypothesis holds, and the run obeys every conclusion." in found
-    assert "all 4 seeds: holds 4" in found
+    assert "all 4 seeds: 4 holds" in found
     assert "violated" in repr(sh.certify(toy, "theorem_false"))
     assert "\x1b" not in said + found  # no colours
     made = repr(toy.setup)

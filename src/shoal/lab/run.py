@@ -12,7 +12,7 @@ from shoal.diagnostics.dynamics import STATES
 from shoal.errors import InputError
 from shoal.lab import engine, probes
 from shoal.lab.setup import Setup
-from shoal.lab.theorem import allowed_steps, certify, theorem_of
+from shoal.lab.theorem import Theorem, allowed_steps, certify, theorem_of
 from shoal.runtime import in_float64
 from shoal.training import Trajectory
 
@@ -174,7 +174,7 @@ def train(
 ) -> Run:
     """Train every seed of a setup.
 
-    ``step_size`` is a number, one per seed, or the key of a theorem, for the largest step that it
+    ``step_size`` is a number, one per seed, or a theorem (its key will do), for the largest step it
     allows; by default the setup's, else one chosen for each seed from that seed alone. ``method``
     is ``gd``, ``flow``, ``sgd``, ``adam`` or any optax transformation. ``probes`` are names to
     record (``"+name"`` adds to the default ones, ``"name@50"`` records every 50 steps), or a dict
@@ -229,7 +229,7 @@ def _require_method(setup: Setup) -> None:
 
 def _with_steps(setup: Setup, step_size: Any) -> tuple[Setup, str, tuple[str, ...]]:
     """Choose a step for every seed if none is given; where it came from; probes to add."""
-    if isinstance(step_size, str):
+    if isinstance(step_size, str | Theorem):
         theorem = theorem_of(setup, step_size)
         if setup.step_size is not None or theorem.largest_step is None:
             return (*_with_steps(setup, None)[:2], theorem.probes)

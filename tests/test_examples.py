@@ -1,0 +1,64 @@
+"""The examples run as they stand, and show what they say."""
+
+import re
+import runpy
+import tempfile
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch, capsys):
+    """Run an example with its files under ``tmp_path``; what it printed, and its names."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def run(name):
+        names = runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out, names
+
+    return run
+
+
+def test_every_example_is_tested():
+    tested = set(re.findall(r'told\("(\w+)"\)', Path(__file__).read_text()))
+    assert {path.stem for path in FOLDER.glob("*.py")} == tested
+
+
+def test_a_first_certificate_is_kept_and_loaded(told, tmp_path):
+    text, names = told("first_certificate")
+    assert names["certificate"].verdict == "holds"
+    assert "the loaded run: holds" in text
+    assert "hypothesis" in text
+    (folder,) = (path.parent for path in tmp_path.rglob("run.png"))
+    assert (folder / "run" / "run.json").is_file()
+
+
+def test_an_own_probe_is_recorded_like_any_other(told):
+    text, names = told("write_your_own_probe")
+    run = names["run"]
+    assert run.probes["self_attention"].shape == run.risk.shape
+    assert ((run.probes["self_attention"] > 0) & (run.probes["self_attention"] < 1)).all()
+    assert {"self_attention", "attention_entropy"} <= set(run.frame().columns)
+    assert "uniform is 0.25" in text
+
+
+def test_any_model_can_be_certified(told):
+    text, _ = told("certify_any_model")
+    verdicts = re.findall(r"^(\S.*): (.*)$", text, re.MULTILINE)
+    assert [name.split(",")[0] for name, _ in verdicts] == [
+        "your network", "wu2023", "song2024", "arda2026",
+    ]  # fmt: skip
+    assert {verdict for _, verdict in verdicts} == {"holds"}
+
+
+def test_an_own_model_is_trained_and_shown(told, tmp_path):
+    text, names = told("your_own_model")
+    run = names["run"]
+    assert (run.risk[:, -1] < 0.3 * run.risk[:, 0]).all()
+    assert run.parts["movement"] == ("attention.query", "embed", "readout")
+    (page,) = tmp_path.rglob("report.html")
+    assert "A classifier of sequences" in page.read_text()
+    assert str(page) in text
