@@ -7,6 +7,7 @@ survive `functools.wraps`, so a wrapped loss keeps its fast path.
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Shaped
 
 from shoal._typing import Any, Array, Callable, Float
 from shoal.errors import InputError, nearest
@@ -41,7 +42,7 @@ mean_of_squares.squares_weight = lambda count: 1 / count  # type: ignore[attr-de
 
 
 def cross_entropy(
-    scores: Float[Array, "N classes"], classes: Float[Array, " N"]
+    scores: Float[Array, "N classes"], classes: Shaped[Array, " N"]
 ) -> Float[Array, ""]:
     r"""Mean over samples of $-\log\mathrm{softmax}(scores)_{class}$ (classifiers of song2024).
 
@@ -52,7 +53,7 @@ def cross_entropy(
     return jnp.mean(jax.nn.logsumexp(scores, axis=1) - chosen)
 
 
-def accuracy(scores: Float[Array, "N classes"], classes: Float[Array, " N"]) -> Float[Array, ""]:
+def accuracy(scores: Float[Array, "N classes"], classes: Shaped[Array, " N"]) -> Float[Array, ""]:
     """Share of samples whose highest score is that of their class; NaN where scores are not finite.
 
     The largest of nothing but NaN would be class 0, and a diverged model right half of the time.
