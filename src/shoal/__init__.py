@@ -68,8 +68,7 @@ def __getattr__(name: str) -> Any:
 
         close = difflib.get_close_matches(name, __all__, n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        msg = f"module 'shoal' has no attribute {name!r}{hint}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'shoal' has no attribute {name!r}{hint}")
     globals()[name] = found
     return found
 

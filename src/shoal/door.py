@@ -34,10 +34,9 @@ def setup(target: Any, *args: Any, seeds: Iterable[int] = (0,), **values: Any) -
         target = paper_of(target)
     if isinstance(target, Paper):
         if args:
-            msg = (
+            raise InputError(
                 f"{target.key}: settings are keywords, such as sh.setup({target.key!r}, width=64)."
             )
-            raise InputError(msg)
         files = {k: values.pop(k) for k in ("data", "params", "precision") if k in values}
         return paper_setup(target, values, seeds=seeds, **files)
     if not callable(target):

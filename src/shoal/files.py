@@ -27,8 +27,7 @@ def _existing(path: str | Path) -> Path:
     except (OSError, ValueError) as error:
         found, kind = False, str(error)
     if not found:
-        msg = f"there is no file {str(path)[:200]!r} ({kind})."
-        raise InputError(msg)
+        raise InputError(f"there is no file {str(path)[:200]!r} ({kind}).")
     return path
 
 
@@ -61,10 +60,9 @@ def read_npz(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str
     members = _members(path)
     present = [m.filename.removesuffix(".npy") for m in members if m.filename.endswith(".npy")]
     if missing := [name for name in names or () if name not in present]:
-        msg = (
+        raise InputError(
             f"{str(path)!r} lacks {', '.join(missing)}; it has: {', '.join(present) or 'nothing'}."
         )
-        raise InputError(msg)
     wanted = names or tuple(present)
     size = sum(m.file_size for m in members if m.filename.removesuffix(".npy") in wanted)
     if size > LARGEST:
@@ -76,15 +74,13 @@ def read_npz(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str
             arrays = {name: archive[f"{name}.npy"] for name in wanted}
         if all(isinstance(array, np.ndarray) for array in arrays.values()):
             return arrays
-        msg = f"{str(path)!r} cannot be read as plain arrays."
-        raise InputError(msg)
+        raise InputError(f"{str(path)!r} cannot be read as plain arrays.")
     except InputError:
         raise
     # numpy says ValueError for objects, and almost anything for members that are damaged on purpose
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        msg = f"{str(path)!r} cannot be read as plain arrays ({reason})."
-        raise InputError(msg) from None
+        raise InputError(f"{str(path)!r} cannot be read as plain arrays ({reason}).") from None
 
 
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -99,10 +95,9 @@ def read_idx(path: str | Path) -> np.ndarray:
         with gzip.open(path) if packed else path.open("rb") as file:
             start = file.read(4)
             if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _IDX_TYPES:
-                msg = (
+                raise InputError(
                     f"{str(path)!r} is not an IDX file (it begins with {start.hex() or 'nothing'})."
                 )
-                raise InputError(msg)
             dtype = np.dtype(_IDX_TYPES[start[2]])
             axes = file.read(4 * start[3])
             whole = len(axes) == 4 * start[3]
@@ -113,8 +108,7 @@ def read_idx(path: str | Path) -> np.ndarray:
                 raise InputError(msg)
             data = file.read(expected + 1)
     except (OSError, EOFError, zlib.error) as error:
-        msg = f"{str(path)!r} cannot be unpacked ({error})."
-        raise InputError(msg) from None
+        raise InputError(f"{str(path)!r} cannot be unpacked ({error}).") from None
     if len(data) != expected:
         msg = f"{str(path)!r} should hold {expected} bytes of data for shape {shape}, and does not."
         raise InputError(msg)
@@ -125,18 +119,15 @@ def read_idx_images(images: str | Path, labels: str | Path) -> tuple[np.ndarray,
     """A pair of IDX files as images with values in [0, 1] and integer labels."""
     pixels, classes = read_idx(images), read_idx(labels)
     if pixels.ndim != 3 or classes.shape != pixels.shape[:1]:
-        msg = (
+        raise InputError(
             f"images of shape {pixels.shape} and labels of shape {classes.shape} do not match; "
             "expected (count, height, width) and (count,)."
         )
-        raise InputError(msg)
     for name, array in (("images", pixels), ("labels", classes)):
         if not np.isfinite(array).all():
-            msg = f"{name} hold values that are NaN or infinite."
-            raise InputError(msg)
+            raise InputError(f"{name} hold values that are NaN or infinite.")
     if (classes != np.round(classes)).any():
-        msg = "labels must be whole numbers."
-        raise InputError(msg)
+        raise InputError("labels must be whole numbers.")
     top = float(pixels.max())
     return pixels / (top if top > 0 else 1.0), classes.astype(int)
 

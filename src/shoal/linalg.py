@@ -18,11 +18,10 @@ from shoal.errors import InputError
 def require_float64() -> None:
     """Refuse to go on in single precision, where ranks and bounds mean nothing."""
     if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
-        msg = (
+        raise InputError(
             "float64 is off, and certificates need it; "
             "call jax.config.update('jax_enable_x64', True) before the first array."
         )
-        raise InputError(msg)
 
 
 # Under vmap these run one matrix after the other. A batched LAPACK call of jaxlib 0.10 waits on a

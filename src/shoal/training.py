@@ -57,17 +57,15 @@ def segment(
     inside the loop, where XLA sees that step and probes compute the same things.
     """
     if num_steps < 1 or every < 1 or num_steps % every:
-        msg = (
+        raise InputError(
             f"{every=} does not divide {num_steps=} into whole records; "
             f"try every={math.gcd(num_steps, every) or 1}."
         )
-        raise InputError(msg)
     names = trees.block_names(params, train)
     if not names:
-        msg = (
+        raise InputError(
             f"train={train!r} selects no parameter; choose from {', '.join(trees.blocks(params))}."
         )
-        raise InputError(msg)
 
     def whole(moving: dict[str, Array]) -> Params:
         return trees.with_blocks(params, moving)

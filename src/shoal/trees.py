@@ -53,8 +53,7 @@ def block_names(params: Params, wanted: Iterable[str] | None = None) -> tuple[st
     patterns = tuple(wanted)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            msg = f"no parameter is called {pattern!r}; {nearest(pattern, names)}"
-            raise InputError(msg)
+            raise InputError(f"no parameter is called {pattern!r}; {nearest(pattern, names)}")
     return tuple(name for name in names if any(fnmatchcase(name, p) for p in patterns))
 
 

@@ -28,8 +28,7 @@ def best_step(score: Callable[[float], float], first: float, *, budget: int = 9)
     8.0
     """
     if budget < 5:
-        msg = f"budget={budget}: a bracket needs at least 5 evaluations."
-        raise InputError(msg)
+        raise InputError(f"budget={budget}: a bracket needs at least 5 evaluations.")
     seen = {k: score(first * 2.0**k) for k in (-2, -1, 0, 1, 2)}
     while len(seen) < budget:
         best = min(seen, key=lambda k: (seen[k], k))
