@@ -28,21 +28,22 @@ import hashlib
 import io
 import itertools
 import math
-import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8  # not from _typing: worker processes must not import jax
+from numpy.lib.stride_tricks import sliding_window_view
 
 from shoal.errors import InputError, nearest
 from shoal.files import read_npz, write_aside
+from shoal.runtime import cores
 
 # paddles in a contour: Linsley et al. (2018), and ours to begin a curriculum with
 LENGTHS = {"trivial": 3, "easy": 6, "medium": 9, "hard": 14}
@@ -73,33 +74,17 @@ _SIDE = SIZE + 2 * _REACH
 _AREA = _SIDE * _SIDE
 _INSIDE = np.s_[_REACH:-_REACH, _REACH:-_REACH]
 _AT_ONCE = 250  # images per worker process: starting one takes as long as drawing 50
-_WORTH_A_PROCESS = 200  # images; below this, starting processes takes longer than drawing
 
 
 class Pathfinder(NamedTuple):
-    """Images, labels (1: the disks are on one contour), and the truth about every pixel."""
+    """Images, labels (1: the disks are on one contour), and what every pixel shows."""
 
     images: UInt8[np.ndarray, "N 32 32"]
     labels: Int[np.ndarray, " N"]
-    segments: UInt8[np.ndarray, "N 32 32"]
-    """The chain that a pixel shows: 0 none, 1 and 2 the contours, 3 and more the distractors."""
-    paddles: UInt8[np.ndarray, "N 32 32"]
-    """The paddle that a pixel shows, counted from 1 along its chain; 0 none."""
-    markers: Int[np.ndarray, "N 2 2"]
-    """Centres of the two disks: first the one on an origin, then the one on a far end."""
-    ends: Int[np.ndarray, "N 2 2 2"]
-    """Tips of contour 1 and contour 2, each origin first."""
-
-
-_PIXELS, _WHOLE = (np.dtype(np.uint8), (SIZE, SIZE)), np.dtype(np.int64)
-_LAYOUT = {
-    "images": _PIXELS,
-    "labels": (_WHOLE, ()),
-    "segments": _PIXELS,
-    "paddles": _PIXELS,
-    "markers": (_WHOLE, (2, 2)),
-    "ends": (_WHOLE, (2, 2, 2)),
-}
+    segments: UInt8[np.ndarray, "N 32 32"]  # 0 no chain, 1 and 2 the contours, then distractors
+    paddles: UInt8[np.ndarray, "N 32 32"]  # the paddle, counted from 1 along its chain; 0 none
+    markers: Int[np.ndarray, "N 2 2"]  # the centre of the disk on an origin, then on a far end
+    ends: Int[np.ndarray, "N 2 2 2"]  # tips of contour 1 and contour 2, each origin first
 
 
 class CacheWarning(UserWarning):
@@ -109,52 +94,37 @@ class CacheWarning(UserWarning):
 # ------------------------------------------------------------------------------------- shapes
 
 
-def _lanczos(count: int, wanted: int) -> Float[np.ndarray, "wanted count"]:
-    """Matrix that samples ``count`` pixels down to ``wanted``: stretched Lanczos, 3 lobes."""
-    scale = count / wanted
-    centres = (np.arange(wanted)[:, None] + 0.5) * scale
-    t = (np.arange(count)[None] + 0.5 - centres) / scale
-    weights = np.where(np.abs(t) < 3, np.sinc(t) * np.sinc(t / 3), 0)
-    return weights / weights.sum(1, keepdims=True)
-
-
 def _shrink(fine: np.ndarray, size: int) -> np.ndarray:
-    """A black and white picture in ``size`` x ``size`` grey levels, rounded after each axis."""
-    R = _lanczos(fine.shape[0], size)
+    """A black and white picture in ``size`` x ``size`` grey levels, rounded after each axis.
+
+    A row of the matrix R samples one pixel: a stretched Lanczos kernel with 3 lobes.
+    """
+    scale = len(fine) / size
+    centres = (np.arange(size)[:, None] + 0.5) * scale
+    t = (np.arange(len(fine))[None] + 0.5 - centres) / scale
+    R = np.where(np.abs(t) < 3, np.sinc(t) * np.sinc(t / 3), 0)
+    R = R / R.sum(1, keepdims=True)
     across = np.clip(np.floor(255.0 * fine @ R.T + 0.5), 0, 255)
     return np.clip(np.floor(R @ across + 0.5), 0, 255).astype(np.uint8)
 
 
 def _dilate(picture: np.ndarray, radius: int) -> np.ndarray:
     """Greatest value within ``radius``."""
-    padded = np.pad(picture, radius)
-    height, width = picture.shape
-    return np.max(
-        [
-            padded[y : y + height, x : x + width]
-            for y, x in itertools.product(range(2 * radius + 1), repeat=2)
-            if (y - radius) ** 2 + (x - radius) ** 2 <= radius**2
-        ],
-        axis=0,
-    )
+    y, x = np.mgrid[-radius : radius + 1, -radius : radius + 1]
+    windows = sliding_window_view(np.pad(picture, radius), y.shape)
+    return windows[..., y**2 + x**2 <= radius**2].max(-1)
 
 
-def _move(angle: float, distance: int) -> tuple[int, int]:
-    """``ceil`` of the displacement, as seen from a pixel well inside the image."""
+def _move(angle: float, distance: int, whole: Callable = math.ceil) -> tuple[int, int]:
+    """The displacement in whole pixels, as seen from a pixel well inside the image."""
     # the detour by 16 rounds away the error in sin(pi), which `ceil` would make a pixel of
-    return (
-        math.ceil(16 + distance * math.sin(angle)) - 16,
-        math.ceil(16 + distance * math.cos(angle)) - 16,
-    )
+    dy, dx = distance * math.sin(angle), distance * math.cos(angle)
+    return whole(16 + dy) - 16, whole(16 + dx) - 16
 
 
 def _flat(displacement: tuple[int, int]) -> int:
+    """The same in cells: places in the flattened, enlarged image."""
     return displacement[0] * _SIDE + displacement[1]
-
-
-def _cell(y: int, x: int) -> int:
-    """Where a pixel of the image lies in the flattened, enlarged image."""
-    return _flat((y + _REACH, x + _REACH))
 
 
 def _place(cell: int) -> tuple[int, int]:
@@ -168,17 +138,16 @@ def _line(angle: float) -> np.ndarray:
     dy, dx = _move(angle, LENGTH * FINE)
     steps = max(abs(dy), abs(dx))
     picture = np.zeros((2 * centre + 1, 2 * centre + 1), bool)
-    for i in range(steps + 1):
-        y, x = ((2 * i * abs(d) + steps) // (2 * steps) for d in (dy, dx))
-        picture[centre + int(math.copysign(y, dy)), centre + int(math.copysign(x, dx))] = True
+    i = np.arange(steps + 1)
+    y, x = (np.sign(d) * ((2 * i * abs(d) + steps) // (2 * steps)) for d in (dy, dx))
+    picture[centre + y, centre + x] = True
     return picture
 
 
 class _Shape(NamedTuple):
     """A paddle in one direction, as patches and as lists of cells relative to its start.
 
-    A cell is a place in the flattened, enlarged image; Python loops over ten of them are several
-    times as fast as any NumPy call.
+    Python loops over ten cells are several times as fast as any NumPy call.
     """
 
     ink: np.ndarray  # grey levels, 9 x 9
@@ -191,7 +160,7 @@ def _shape(angle: float) -> _Shape:
     line = _line(angle)
     ink = _shrink(line, _PATCH)
     exclusion = _shrink(_dilate(line, MARGIN * FINE), _PATCH)
-    near = np.lib.stride_tricks.sliding_window_view(np.pad(ink >= VISIBLE, 2), (3, 3))
+    near = sliding_window_view(np.pad(ink >= VISIBLE, 2), (3, 3))
     shadow = np.stack(
         [np.pad(exclusion, 1), _dilate(np.pad(exclusion, 1), MARGIN), 255 * near.any((2, 3))]
     )
@@ -221,12 +190,8 @@ class _Tables(NamedTuple):
 @cache
 def _tables() -> _Tables:
     radius = LENGTH + MARGIN
-    circle = sorted(  # one sample per pixel of arc
-        {
-            (math.floor(16 + radius * math.sin(t)) - 16, math.floor(16 + radius * math.cos(t)) - 16)
-            for t in np.arange(0, 2 * math.pi, 1 / radius).tolist()
-        }
-    )
+    arc = np.arange(0, 2 * math.pi, 1 / radius).tolist()  # one sample per pixel
+    circle = sorted({_move(angle, radius, math.floor) for angle in arc})
     degrees = [math.radians(d) for d in range(-180, 180)]
     around = [math.atan2(y, x) for y, x in circle]
     shapes = [_shape(a) for a in degrees] + [_shape(a + math.pi) for a in around]
@@ -244,7 +209,7 @@ def _tables() -> _Tables:
     low, high = 2 * SEED_DISTANCE, SIZE - 2 * SEED_DISTANCE  # a box of 4 x 4 pixels
     first_seeds = [
         [
-            _cell(y, x)
+            _flat((y + _REACH, x + _REACH))
             for y, x in itertools.product(range(low, high), repeat=2)
             if all(low <= y + dy < high and low <= x + dx < high for dy, dx in shape.core)
         ]
@@ -262,29 +227,31 @@ def _tables() -> _Tables:
 
 # ------------------------------------------------------------------------------------- chains
 
-_Paddle = tuple[int, int]  # the cell where it is drawn from, and its direction
+
+class _Paddle(NamedTuple):
+    """A link of a chain."""
+
+    cell: int  # where it is drawn from
+    direction: int
+    pivot: int  # of the chain, from which the next one is reached
 
 
-class _Field(NamedTuple):
-    """What a growing chain must avoid, in three layers of the enlarged image.
+_Chain = list[_Paddle]
 
-    The layers are exclusion maps, the same dilated by the margin (the dilation of a maximum is the
-    maximum of dilations, so it grows patch by patch), and the neighbourhood of visible pixels of
-    the other contour. One memory, read cell by cell and written patch by patch.
-    """
-
-    cells: bytearray
-    layers: np.ndarray
+# What a growing chain must avoid, in three layers of the enlarged image: exclusion maps, the same
+# dilated by the margin (the dilation of a maximum is the maximum of dilations, so it grows patch by
+# patch), and the neighbourhood of visible pixels of the other contour. Read cell by cell.
+_Field = bytearray
 
 
-def _field(cells: bytes | bytearray) -> _Field:
-    own = bytearray(cells)
-    return _Field(own, np.frombuffer(own, np.uint8).reshape(3, _SIDE, _SIDE))
+def _layers(field: _Field) -> UInt8[np.ndarray, "3 side side"]:
+    """The same memory, to be written patch by patch."""
+    return np.frombuffer(field, np.uint8).reshape(3, _SIDE, _SIDE)
 
 
 @cache
 def _empty() -> bytes:
-    """A field where only the rim of the image, and all outside it, is to be avoided."""
+    """The field where only the rim of the image, and all outside it, is to be avoided."""
     outside = np.pad(np.zeros((SIZE, SIZE), np.uint8), _REACH, constant_values=255)
     rim = np.zeros((_SIDE, _SIDE), np.uint8)
     rim[_INSIDE] = np.pad(np.zeros((SIZE - 2 * PADDING,) * 2), PADDING, constant_values=255)
@@ -293,44 +260,38 @@ def _empty() -> bytes:
 
 
 def _avoid(field: _Field, paddle: _Paddle, num_layers: int) -> None:
-    cell, direction = paddle
-    y, x = divmod(cell, _SIDE)
-    part = field.layers[:num_layers, y - _HALF - 1 : y + _HALF + 2, x - _HALF - 1 : x + _HALF + 2]
-    np.maximum(part, _tables().shapes[direction].shadow[:num_layers], out=part)
+    y, x = divmod(paddle.cell, _SIDE)
+    reach = np.s_[y - _HALF - 1 : y + _HALF + 2, x - _HALF - 1 : x + _HALF + 2]
+    part = _layers(field)[:num_layers, *reach]
+    np.maximum(part, _tables().shapes[paddle.direction].shadow[:num_layers], out=part)
 
 
 def _fits(field: _Field, paddle: _Paddle) -> bool:
-    cell, direction = paddle
-    cells = field.cells
-    return all(cells[cell + at] < limit for at, limit in _tables().shapes[direction].limits)
+    limits = _tables().shapes[paddle.direction].limits
+    return all(field[paddle.cell + at] < limit for at, limit in limits)
 
 
-def _next(
-    field: _Field, pivot: int, direction: int, uniform: Iterator[float]
-) -> tuple[int, _Paddle] | None:
-    """The next pivot and paddle of a chain, or None where there is no room."""
-    tables = _tables()
-    pivot += tables.step[direction]
-    cells, wide, reach = field.cells, pivot + _AREA, 0.0
-    sums = []
-    choices = tables.choices[direction]
-    for at, weight, _ in choices:
-        reach += weight * (255 - cells[wide + at])
-        sums.append(reach)
-    if reach < 255e-4:
-        return None
+def _grow(field: _Field, chain: _Chain, uniform: Iterator[float]) -> bool:
+    """Add a paddle to a chain, if there is room for it."""
+    last = chain[-1]
+    pivot = last.pivot + _tables().step[last.direction]
+    choices, wide = _tables().choices[last.direction], pivot + _AREA
+    sums = list(itertools.accumulate(w * (255 - field[wide + at]) for at, w, _ in choices))
+    if sums[-1] < 255e-4:
+        return False
     for _ in range(PADDLE_TRIES):
-        aim = next(uniform) * reach
+        aim = next(uniform) * sums[-1]
         at, _, new = next(c for c, s in zip(choices, sums, strict=True) if s > aim)
-        if _fits(field, (pivot + at, new)):
-            return pivot, (pivot + at, new)
-    return None
+        paddle = _Paddle(pivot + at, new, pivot)
+        if _fits(field, paddle):
+            _avoid(field, last, 2)  # not yet the new one: it is too near its neighbour
+            chain.append(paddle)
+            return True
+    return False
 
 
-def _seed(
-    places: Callable[[int], Sequence[int] | np.ndarray], uniform: Iterator[float]
-) -> tuple[int, _Paddle] | None:
-    """First pivot and paddle of a chain, in a random direction, at one of ``places(direction)``."""
+def _seed(places: Callable[[int], Any], uniform: Iterator[float]) -> _Paddle | None:
+    """First paddle of a chain, in a random direction, at one of ``places(direction)``."""
     tables = _tables()
     for _ in range(PADDLE_TRIES):
         direction = int(next(uniform) * 360)
@@ -340,7 +301,7 @@ def _seed(
         tail = int(free[int(next(uniform) * len(free))])
         head, pivot = tail + tables.head[direction], tail + tables.first_pivot[direction]
         if all(0 <= z < SIZE for z in _place(head) + _place(pivot)):
-            return pivot, (tail, direction)
+            return _Paddle(tail, direction, pivot)
     return None
 
 
@@ -351,37 +312,30 @@ def _nearby(cell: int, uniform: Iterator[float], _: int) -> list[int]:
     return [cell + _flat((round(dy), round(dx)))]
 
 
-def _two_contours(length: int, uniform: Iterator[float]) -> list[list[_Paddle]] | None:
+def _two_contours(length: int, uniform: Iterator[float]) -> list[_Chain] | None:
     """Two contours of ``length`` paddles, grown in turn; None when one of them gets stuck."""
     first = _seed(lambda direction: _tables().first_seeds[direction], uniform)
     if first is None:
         return None
-    second = _seed(partial(_nearby, first[1][0], uniform), uniform)
-    if second is None:
+    second = _seed(partial(_nearby, first.cell, uniform), uniform)
+    fields = _Field(_empty()), _Field(_empty())
+    _avoid(fields[1], first, 3)
+    if second is None or not _fits(fields[1], second):
         return None
-    fields = _field(_empty()), _field(_empty())
-    _avoid(fields[1], first[1], 3)
-    if not _fits(fields[1], second[1]):
-        return None
-    _avoid(fields[0], second[1], 3)
-    pivots = [first[0], second[0]]
-    chains = [[first[1]], [second[1]]]
+    _avoid(fields[0], second, 3)
+    chains = [[first], [second]]
     for _ in range(length - 1):
         for own, chain in enumerate(chains):
-            found = _next(fields[own], pivots[own], chain[-1][1], uniform)
-            if found is None:
+            if not _grow(fields[own], chain, uniform):
                 return None
-            _avoid(fields[own], chain[-1], 2)  # not yet the newest: it is too near its neighbour
-            pivots[own], paddle = found
-            chain.append(paddle)
-            _avoid(fields[1 - own], paddle, 3)
+            _avoid(fields[1 - own], chain[-1], 3)
     return chains
 
 
 def _free(field: _Field, direction: int) -> np.ndarray:
     """Cells where a distractor may begin: the core of its paddle must be free."""
     free = np.zeros((_SIDE, _SIDE), bool)
-    free[_INSIDE] = field.layers[0][_INSIDE] <= OCCUPIED
+    free[_INSIDE] = _layers(field)[0][_INSIDE] <= OCCUPIED
     good = np.zeros((_SIDE, _SIDE), bool)
     good[_INSIDE] = free.sum() >= ENOUGH_ROOM * SIZE**2
     for y, x in _tables().shapes[direction].core:
@@ -389,27 +343,18 @@ def _free(field: _Field, direction: int) -> np.ndarray:
     return np.flatnonzero(good)
 
 
-def _distractor(field: _Field, length: int, uniform: Iterator[float]) -> list[_Paddle] | None:
+def _distractor(field: _Field, length: int, uniform: Iterator[float]) -> _Chain | None:
     seed = _seed(partial(_free, field), uniform)
-    if seed is None or not _fits(field, seed[1]):
+    if seed is None or not _fits(field, seed):
         return None
-    field = _field(field.cells)  # a copy: an attempt that fails must leave no trace
-    pivot, chain = seed[0], [seed[1]]
-    while len(chain) < length:
-        found = _next(field, pivot, chain[-1][1], uniform)
-        if found is None:
-            return None
-        _avoid(field, chain[-1], 2)
-        pivot, paddle = found
-        chain.append(paddle)
-    return chain
+    field, chain = _Field(field), [seed]  # a copy: an attempt that fails must leave no trace
+    grown = all(_grow(field, chain, uniform) for _ in range(length - 1))
+    return chain if grown else None
 
 
-def _distractors(
-    contours: list[list[_Paddle]], length: int, uniform: Iterator[float]
-) -> list[list[_Paddle]]:
+def _distractors(contours: list[_Chain], length: int, uniform: Iterator[float]) -> list[_Chain]:
     """Up to ``DISTRACTOR_PADDLES // length`` short chains, where there is room for them."""
-    field = _field(_empty())
+    field = _Field(_empty())
     for paddle in itertools.chain(*contours):
         _avoid(field, paddle, 2)
     chains = []
@@ -432,15 +377,15 @@ def _disk(y: int, x: int) -> np.ndarray:
     return _shrink(square <= (MARKER_RADIUS * FINE) ** 2, SIZE)
 
 
-def _draw(chains: list[list[_Paddle]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _draw(chains: list[_Chain]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Intensities, segment map and paddle map of chains, of which the first two are contours."""
     image = np.zeros((_SIDE, _SIDE))
     segments, paddles, strongest = (np.zeros((_SIDE, _SIDE), np.uint8) for _ in range(3))
     for number, chain in enumerate(chains, start=1):
         contrast = CONTOUR_CONTRAST if number <= 2 else DISTRACTOR_CONTRAST
-        for index, (cell, direction) in enumerate(chain, start=1):
-            ink = _tables().shapes[direction].ink
-            y, x = divmod(cell, _SIDE)
+        for index, paddle in enumerate(chain, start=1):
+            ink = _tables().shapes[paddle.direction].ink
+            y, x = divmod(paddle.cell, _SIDE)
             part = np.s_[y - _HALF : y + _HALF + 1, x - _HALF : x + _HALF + 1]
             image[part] = np.maximum(image[part], contrast / 255 * ink)
             wins = (ink >= VISIBLE) & (ink > strongest[part])
@@ -466,7 +411,7 @@ def _one(length: int, seed: int, index: int) -> tuple[np.ndarray, ...]:
         contours = _two_contours(length, uniform)
     chains = contours + _distractors(contours, length // 3, uniform)
     image, segments, paddles = _draw(chains)
-    ends = np.array([[_place(c[0][0]), _place(c[-1][0])] for c in contours])
+    ends = np.array([[_place(c[0].cell), _place(c[-1].cell)] for c in contours])
     markers = np.stack([ends[start, 0], ends[start if label else 1 - start, 1]])
     disks = np.maximum(*(_disk(int(y), int(x)) for y, x in markers)) / 255
     pixels = np.floor(255 * np.minimum(np.maximum(image, disks), 1) + 0.5).astype(np.uint8)
@@ -479,112 +424,73 @@ def _some(length: int, seed: int, start: int, stop: int) -> Pathfinder:
     return Pathfinder(*map(np.stack, fields))
 
 
-def _checked(count: int, difficulty: str, seed: int) -> int:
-    """The contour length, or what is wrong with the request."""
+# --------------------------------------------------------------------------- processes and disk
+
+
+def dataset(count: int, difficulty: str, seed: int, folder: Path) -> Pathfinder:
+    """Draw images, with one process per core, and keep them in ``folder`` for the next call.
+
+    Image $i$ depends on the difficulty, the seed and $i$ only. A file with more images serves its
+    first ones; one with fewer is extended; one that is damaged or of another version is replaced,
+    with a `CacheWarning`. A folder that cannot be written makes the next call slow.
+    """
     if difficulty not in LENGTHS:
-        raise InputError(f"difficulty={difficulty!r} is not known; {nearest(difficulty, LENGTHS)}")
+        raise InputError(f"{difficulty=} is not known; {nearest(difficulty, LENGTHS)}")
     for name, value, least in (("count", count, 1), ("seed", seed, 0)):
         if value < least:
             msg = f"{name}={value}; expected a whole number, at least {least}: try {name}={least}."
             raise InputError(msg)
-    return LENGTHS[difficulty]
-
-
-def generate(count: int, difficulty: str, seed: int) -> Pathfinder:
-    """Draw ``count`` images in this process; image $i$ depends on the arguments and $i$ only.
-
-    >>> generate(3, "easy", seed=0).images.shape
-    (3, 32, 32)
-    """
-    return _some(_checked(count, difficulty, seed), seed, 0, count)
-
-
-# --------------------------------------------------------------------------- processes and disk
-
-
-def dataset(
-    count: int,
-    difficulty: str,
-    seed: int,
-    folder: Path,
-    *,
-    processes: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> Pathfinder:
-    """The images of `generate`, by several processes, kept in ``folder`` for the next call.
-
-    ``progress`` is told how many images are there, and of how many. A file with more images serves
-    its first ones; one with fewer is extended; one that is damaged or of another version is
-    replaced, with a `CacheWarning`. A folder that cannot be written makes the next call slow.
-    """
-    length = _checked(count, difficulty, seed)
-    if processes is not None and processes < 1:
-        raise InputError(f"{processes=}; expected at least 1, or None for one per core.")
+    length = LENGTHS[difficulty]
     path = Path(folder) / f"pathfinder-{difficulty}-{seed}.npz"
     kept = _load(path, length, seed)
     have = 0 if kept is None else len(kept.labels)
     if kept is not None and have >= count:
         return Pathfinder(*(field[:count] for field in kept))
-    parts = [] if kept is None else [kept]
-    for part in _parts(length, seed, have, count, processes or os.cpu_count() or 1):
-        parts.append(part)
-        if progress is not None:
-            progress(sum(len(p.labels) for p in parts), count)
+    parts = [*([] if kept is None else [kept]), *_parts(length, seed, have, count)]
     data = Pathfinder(*map(np.concatenate, zip(*parts, strict=True)))
+    content = io.BytesIO()
+    np.savez_compressed(content, **data._asdict(), digest=_digest(data, length, seed))
     try:
-        write_aside(path, _packed(data, length, seed))
+        write_aside(path, content.getvalue())
     except OSError as error:
-        msg = (
-            f"cannot keep images in {str(path)!r} ({error.strerror}); they will be generated again."
-        )
-        warnings.warn(msg, CacheWarning, stacklevel=2)
+        text = f"cannot keep images in {str(path)!r} ({error.strerror}); they will be made again."
+        warnings.warn(text, CacheWarning, stacklevel=2)
     return data
 
 
-def _parts(length: int, seed: int, start: int, stop: int, processes: int) -> Iterator[Pathfinder]:
+def _parts(length: int, seed: int, start: int, stop: int) -> list[Pathfinder]:
     """The images from ``start`` to ``stop``, in order, a few at a time."""
     cuts = [*range(start, stop, _AT_ONCE), stop]
-    done = 0
-    if processes > 1 and stop - start >= _WORTH_A_PROCESS:
+    pieces = [(length, seed, low, high) for low, high in itertools.pairwise(cuts)]
+    if len(pieces) > 1:
         try:
-            with ThreadPoolExecutor(processes) as pool:
-                n = len(cuts) - 1
-                for part in pool.map(_elsewhere, [length] * n, [seed] * n, cuts[:-1], cuts[1:]):
-                    done += 1
-                    yield part
+            with ThreadPoolExecutor(cores()) as pool:
+                return list(pool.map(_elsewhere, pieces))
         except (subprocess.SubprocessError, OSError, ValueError, EOFError) as error:
-            msg = f"worker processes failed ({error}); going on in this one."
-            warnings.warn(msg, RuntimeWarning, stacklevel=3)
-    for low, high in itertools.pairwise(cuts[done:]):
-        yield _some(length, seed, low, high)
+            text = f"worker processes failed ({error}); going on in this one."
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+    return [_some(*piece) for piece in pieces]
 
 
-def _elsewhere(length: int, seed: int, start: int, stop: int) -> Pathfinder:
+def _elsewhere(piece: tuple[int, int, int, int]) -> Pathfinder:
     """`_some` in a process of its own.
 
     Not by fork, since the parent may have threads (jax) whose locks a fork would copy, and not by
     multiprocessing, which would run the user's script again in every worker.
     """
-    words = [sys.executable, "-m", "shoal.pathfinder", *map(str, (length, seed, start, stop))]
+    words = [sys.executable, "-m", "shoal.pathfinder", *map(str, piece)]
     done = subprocess.run(words, capture_output=True, check=True)
     with np.load(io.BytesIO(done.stdout), allow_pickle=False) as arrays:
-        return Pathfinder(**{name: arrays[name] for name in Pathfinder._fields})
+        return Pathfinder(**arrays)
 
 
-def _digest(data: Pathfinder, length: int, seed: int) -> bytes:
+def _digest(data: Pathfinder, length: int, seed: int) -> UInt8[np.ndarray, " 32"]:
     """SHA-256 of what the images are and of every byte of them."""
     sha = hashlib.sha256(f"{VERSION} {length} {seed}".encode())
     for name, field in data._asdict().items():
         sha.update(f" {name} {field.dtype.str} {field.shape} ".encode())
         sha.update(np.ascontiguousarray(field).data)
-    return sha.digest()
-
-
-def _packed(data: Pathfinder, length: int, seed: int) -> bytes:
-    content = io.BytesIO()
-    digest = np.frombuffer(_digest(data, length, seed), np.uint8)
-    np.savez_compressed(content, **data._asdict(), version=np.array(VERSION), digest=digest)
-    return content.getvalue()
+    return np.frombuffer(sha.digest(), np.uint8)
 
 
 def _load(path: Path, length: int, seed: int) -> Pathfinder | None:
@@ -592,36 +498,17 @@ def _load(path: Path, length: int, seed: int) -> Pathfinder | None:
     try:
         if not path.exists():
             return None
-        arrays = read_npz(path, (*Pathfinder._fields, "version", "digest"))
-        reason = _defect(arrays, length, seed)
-    except InputError:
-        reason = "it is damaged, or not one of ours"
-    except OSError as error:
-        reason = error.strerror or str(error)
-    if reason:
-        msg = f"{str(path)!r} cannot be used ({reason}); the images are generated again."
-        warnings.warn(msg, CacheWarning, stacklevel=3)
-        return None
-    return Pathfinder(*(arrays[name] for name in Pathfinder._fields))
-
-
-def _defect(arrays: dict[str, np.ndarray], length: int, seed: int) -> str:
-    """What is wrong with the arrays of a file; empty when nothing is."""
-    version = arrays["version"].tolist()
-    if version != VERSION:
-        return f"its version is {str(version)[:20]}, not {VERSION}"
-    count = arrays["labels"].size
-    for name, (dtype, shape) in _LAYOUT.items():
-        found = arrays[name]
-        if found.dtype != dtype or found.shape != (count, *shape):
-            return f"{name} is {found.dtype} {found.shape}, not {dtype} {(count, *shape)}"
-    data = Pathfinder(*(arrays[name] for name in Pathfinder._fields))
-    if arrays["digest"].tobytes() != _digest(data, length, seed):
-        return "its digest is wrong"
-    return ""
-
-
-# ------------------------------------------------------------------------------- what it looks like
+        arrays = read_npz(path, (*Pathfinder._fields, "digest"))
+        digest = arrays.pop("digest")
+        data = Pathfinder(**arrays)
+        if np.array_equal(digest, _digest(data, length, seed)):
+            return data
+        reason = "it is of another version, or changed"
+    except (ValueError, OSError) as error:  # InputError is a ValueError
+        reason = str(error)
+    text = f"{str(path)!r} cannot be used ({reason}); the images are generated again."
+    warnings.warn(text, CacheWarning, stacklevel=3)
+    return None
 
 
 def sample_sheet(data: Pathfinder, rows: int, columns: int) -> Float[np.ndarray, "height width"]:
@@ -629,51 +516,14 @@ def sample_sheet(data: Pathfinder, rows: int, columns: int) -> Float[np.ndarray,
 
     Tiles are separated by a grey line, the halves by a white one.
     """
-    if rows < 1 or columns < 2 or columns % 2:
-        msg = f"{rows=}, {columns=}; expected at least one row and an even number of columns."
-        raise InputError(msg)
-    need = rows * columns // 2
-    halves = []
-    for label in (1, 0):
-        chosen = data.images[data.labels == label][:need]
-        if len(chosen) < need:
-            raise InputError(
-                f"a sheet of {rows} x {columns} needs {need} images with label {label}, and there "
-                f"are {len(chosen)}; try fewer rows, or more images."
-            )
-        tiles = np.pad(chosen / 255, ((0, 0), (0, 1), (0, 1)), constant_values=0.5)
+
+    def half(label: int) -> np.ndarray:
+        chosen = data.images[data.labels == label][: rows * columns // 2] / 255
+        tiles = np.pad(chosen, ((0, 0), (0, 1), (0, 1)), constant_values=0.5)
         grid = tiles.reshape(rows, columns // 2, SIZE + 1, SIZE + 1)
-        halves.append(grid.transpose(0, 2, 1, 3).reshape(rows * (SIZE + 1), -1)[:-1, :-1])
-    return np.concatenate([halves[0], np.ones((len(halves[0]), 3)), halves[1]], axis=1)
+        return grid.transpose(0, 2, 1, 3).reshape(rows * (SIZE + 1), -1)[:-1, :-1]
 
-
-def marker_distance_accuracy(data: Pathfinder, train_share: float = 0.8) -> float:
-    """Held-out accuracy of the best rule we can fit to the distance between the disks alone."""
-    apart = (data.markers[:, 0] - data.markers[:, 1]).astype(float)
-    return _histogram_accuracy(np.hypot(apart[:, 0], apart[:, 1]), data.labels, train_share)
-
-
-def pixel_mean_accuracy(data: Pathfinder, train_share: float = 0.8) -> float:
-    """Held-out accuracy of the best rule we can fit to the mean brightness alone."""
-    return _histogram_accuracy(data.images.mean((1, 2)), data.labels, train_share)
-
-
-def _histogram_accuracy(
-    feature: Float[np.ndarray, " N"], labels: Int[np.ndarray, " N"], train_share: float
-) -> float:
-    """The commoner label in each of 16 equally filled bins, fitted to the first images."""
-    cut = round(train_share * len(labels))
-    if not 0 < cut < len(labels):
-        raise InputError(
-            f"train_share={train_share} of {len(labels)} images leaves none to fit or none to "
-            "judge; try 0.8 and at least 10 images."
-        )
-    edges = np.quantile(feature[:cut], np.arange(1, 16) / 16)
-    bins = np.searchsorted(edges, feature, side="right")
-    votes = np.bincount(bins[:cut], weights=2 * labels[:cut] - 1, minlength=16)
-    overall = labels[:cut].mean() >= 0.5  # where a bin is empty or tied
-    guess = np.where(votes == 0, overall, votes > 0)
-    return float((guess[bins[cut:]] == labels[cut:]).mean())
+    return np.hstack([half(1), np.ones((rows * (SIZE + 1) - 1, 3)), half(0)])
 
 
 if __name__ == "__main__":  # a worker: contour length, seed, first and last image
