@@ -1,4 +1,4 @@
-"""Shared starts of wu2023, and its model written again in plain NumPy loops: our witness."""
+"""A plain run, shared starts of wu2023, and its model in plain NumPy loops: our witnesses."""
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,17 @@ from shoal.lab.setting import Three
 from shoal.lab.setup import Setup, paper_setup
 from shoal.papers.wu2023.model import PAPER, Scales, Weights, Wu
 from shoal.problems import Problem
+from shoal.training import Trajectory, record, segment
+
+
+def run(method, risk, params0, *, num_steps, every=1, probes=None, train=None) -> Trajectory:
+    """Train in one segment, with nothing compiled: what the engine is compared with."""
+    options = {"num_steps": num_steps, "every": every, "probes": probes, "train": train}
+    walked = segment(method, risk, params0, **options)
+    last = record(risk, probes, walked.params)
+    joined = jax.tree.map(lambda xs, x: jnp.concatenate([xs, x[None]]), walked.records, last)
+    risks = joined.pop("risk")
+    return Trajectory(jnp.arange(len(risks)) * every, risks, joined, walked.params)
 
 
 def numpy_forward(weights: dict, X: np.ndarray, scales: Scales):

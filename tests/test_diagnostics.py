@@ -7,12 +7,12 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import shoal as sh
+from helpers import run
 from shoal.diagnostics import dynamics, kernels, layers
 from shoal.diagnostics.data import data_report, largest_exponent, pair_overlaps, tail_fit
 from shoal.lab import probes as generic
 from shoal.methods import gradient_descent, gradient_flow
 from shoal.problems import Problem
-from shoal.training import run
 
 
 class Weights(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 
 import shoal as sh
 import toy_paper
+from helpers import run as plain_run
 from shoal import methods
 from shoal.errors import InputError
 from shoal.lab import engine
@@ -17,7 +18,6 @@ from shoal.lab.run import train
 from shoal.lab.setup import BATCHES, key_of, paper_setup
 from shoal.lab.study import fresh_setup, program_key, stack
 from shoal.lab.theorem import Theorem, allowed_steps, certify
-from shoal.training import run as plain_run
 
 
 class Weights(NamedTuple):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from helpers import run
 from shoal.errors import InputError
 from shoal.methods import (
     adam,
@@ -17,7 +18,6 @@ from shoal.methods import (
     projected,
     subset,
 )
-from shoal.training import run
 
 P = namedtuple("P", "a b")
 START = P(jnp.array([2.0, -1.0]), jnp.array([3.0]))

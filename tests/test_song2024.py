@@ -457,14 +457,14 @@ def test_a_missing_text_extra_says_how_to_get_it(monkeypatch):
 def test_reviews_are_distinct_balanced_and_split_without_overlap():
     from shoal import reviews
 
-    found = reviews.reviews("imdb")
-    assert len(found.texts) == len(set(found.texts)) == 24904
-    train, test = reviews.split(found.labels, 2000, 500, seed=0)
+    texts, labels = reviews.reviews("imdb")
+    assert len(texts) == len(set(texts)) == 24904
+    train, test = reviews.split(labels, 2000, 500, seed=0)
     assert not set(train) & set(test)
-    assert found.labels[train].mean() == found.labels[test].mean() == 0.5
-    again, _ = reviews.split(found.labels, 2000, 500, seed=0)
+    assert labels[train].mean() == labels[test].mean() == 0.5
+    again, _ = reviews.split(labels, 2000, 500, seed=0)
     assert (train == again).all()
-    assert len(reviews.reviews("rotten_tomatoes").texts) == 8530
+    assert len(reviews.reviews("rotten_tomatoes")[0]) == 8530
 
 
 def test_byte_embeddings_are_rank_deficient_although_the_dimension_suffices():

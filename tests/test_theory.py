@@ -7,12 +7,12 @@ import pytest
 from scipy import integrate
 
 import shoal as sh
+from helpers import run
 from shoal.certificates import Verdict, verdict
 from shoal.methods import gradient_descent
 from shoal.theory import descent
 from shoal.theory.arccosine import gated_covariance, relu_kernel, step_kernel
 from shoal.theory.kernel_regime import kernel_regime, predicted_risk
-from shoal.training import run
 
 
 def by_quadrature(u, v):

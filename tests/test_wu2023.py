@@ -20,6 +20,9 @@ from helpers import (
     start,
     weights_of,
 )
+from helpers import (
+    run as plain_run,
+)
 from shoal import fits, inits
 from shoal.diagnostics.kernels import tangent_kernels as autodiff_kernels
 from shoal.errors import InputError
@@ -31,7 +34,6 @@ from shoal.methods import gradient_descent
 from shoal.models import predict
 from shoal.papers.wu2023 import limits
 from shoal.papers.wu2023.model import PAPER, Init, Wu, tangent_kernels
-from shoal.training import run as plain_run
 
 INITS = get_args(Init)
 EVERYTHING = list(itertools.product(INITS, ("mean", "sum")))

@@ -14,25 +14,16 @@ class Fit(NamedTuple):
     intercept: float
 
 
-def line(x: np.ndarray, y: np.ndarray) -> Fit:
-    """Least squares line through points, Student's t interval of its slope.
+def power_law(x: np.ndarray, y: np.ndarray) -> Fit:
+    """Exponent of y against x: least squares through (log x, log y), Student's t interval.
 
-    >>> fit = line(np.array([0.0, 1.0, 2.0, 3.0]), np.array([1.0, 3.1, 4.9, 7.0]))
+    >>> fit = power_law(np.exp([0.0, 1.0, 2.0, 3.0]), np.exp([1.0, 3.1, 4.9, 7.0]))
     >>> round(fit.slope, 2), fit.low < 2 < fit.high
     (1.98, True)
     """
     from scipy import stats  # most of a second to import: only when used
 
-    found = stats.linregress(np.ravel(x), np.ravel(y))
+    found = stats.linregress(np.log(np.ravel(x)), np.log(np.ravel(y)))
     half = stats.t.ppf(0.975, np.size(x) - 2) * found.stderr
-    return Fit(
-        float(found.slope),
-        float(found.slope - half),
-        float(found.slope + half),
-        float(found.intercept),
-    )
-
-
-def power_law(x: np.ndarray, y: np.ndarray) -> Fit:
-    """Exponent of y against x: the line through (log x, log y)."""
-    return line(np.log(x), np.log(y))
+    ends = found.slope - half, found.slope + half
+    return Fit(*map(float, (found.slope, *ends, found.intercept)))

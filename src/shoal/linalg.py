@@ -11,18 +11,7 @@ import jax
 import jax.numpy as jnp
 from matfree import decomp
 
-from shoal._typing import Array, Bool, Callable, Float, Int
-from shoal.errors import InputError
-
-
-def require_float64() -> None:
-    """Refuse to go on in single precision, where ranks and bounds mean nothing."""
-    if jax.dtypes.canonicalize_dtype(jnp.float64) != jnp.float64:
-        raise InputError(
-            "float64 is off, and certificates need it; "
-            "call jax.config.update('jax_enable_x64', True) before the first array."
-        )
-
+from shoal._typing import Any, Array, Bool, Callable, Float, Int
 
 # Under vmap these run one matrix after the other. A batched LAPACK call of jaxlib 0.10 waits on a
 # worker of XLA's thread pool for other workers of the same pool; if as many such calls run at once
@@ -74,10 +63,7 @@ def norm_fro(A: Float[Array, "*shape"]) -> Float[Array, ""]:
 
 
 def sigma_min(
-    A: Float[Array, "rows columns"],
-    rtol: float = 0.0,
-    *,
-    sigma: Float[Array, " k"] | None = None,
+    A: Float[Array, "rows columns"], rtol: float = 0.0, *, sigma: Float[Array, " k"] | None = None
 ) -> Float[Array, ""]:
     r"""Smallest singular value over the rows, $\sigma_{rows}(A)$: zero if there are fewer columns.
 
@@ -94,11 +80,6 @@ def sigma_min(
         return jnp.zeros((), jnp.float64)
     sigma = singular_values(A) if sigma is None else sigma
     return jnp.where(sigma[-1] <= rtol * sigma[0], 0.0, sigma[-1])
-
-
-def rank_tolerance(A: Float[Array, "rows columns"]) -> Float[Array, ""]:
-    r"""Singular values below this are rounding, $\epsilon\max(rows, columns)\lVert A\rVert$."""
-    return jnp.finfo(jnp.float64).eps * max(A.shape) * singular_values(A)[0]
 
 
 def numerical_rank(A: Float[Array, "rows columns"], rtol: float = 1e-12) -> Int[Array, ""]:
@@ -120,12 +101,9 @@ class Extreme(NamedTuple):
 
 
 def top_eigenvalue(
-    matvec: Callable[[Array], Array],
-    start: Float[Array, " k"],
-    *,
-    num_matvecs: int = 40,
-    rtol: float = 1e-6,
-) -> Extreme:
+    matvec: Callable[[Array], Array], start: Float[Array, " k"], *,
+    num_matvecs: int = 40, rtol: float = 1e-6,
+) -> Extreme:  # fmt: skip
     r"""Largest (not largest in magnitude) eigenvalue of a symmetric operator, by Lanczos.
 
     A Krylov space approximates both ends of the spectrum, so a dominating negative eigenvalue does
@@ -161,17 +139,13 @@ def top_eigenvalue(
 
 
 def bottom_eigenvalue(
-    matvec: Callable[[Array], Array],
-    start: Float[Array, " k"],
-    *,
-    num_matvecs: int = 40,
-    rtol: float = 1e-6,
+    matvec: Callable[[Array], Array], start: Float[Array, " k"], **options: Any
 ) -> Extreme:
-    """Smallest eigenvalue of a symmetric operator, by Lanczos.
+    """Smallest eigenvalue of a symmetric operator; ``options`` are those of `top_eigenvalue`.
 
     >>> A = jnp.diag(jnp.array([-9.0, 1.0, 2.0]))
     >>> round(float(bottom_eigenvalue(lambda v: A @ v, jnp.ones(3)).value), 6)
     -9.0
     """
-    top = top_eigenvalue(lambda v: -matvec(v), start, num_matvecs=num_matvecs, rtol=rtol)
+    top = top_eigenvalue(lambda v: -matvec(v), start, **options)
     return top._replace(value=-top.value)

@@ -4,6 +4,7 @@ A method sees the trained blocks only, as a dict from name to array; what is fro
 so its gradient is never computed.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -29,31 +30,32 @@ class Method(NamedTuple):
     step: Callable[[Risk, Blocks, State], tuple[Blocks, State]]
 
 
-def gradient_descent(step_size: Scalar, step_ratios: Mapping[str, Scalar] | None = None) -> Method:
-    r"""Simultaneous update $W_* \gets W_* - \gamma r_* \nabla_{W_*}\ell$.
+Ratios = Mapping[str, Scalar] | None
+"""Step of each block over the step size, by name; a block not named has ratio 1."""
 
-    ``step_ratios`` holds the ratios $r_*$ by block name; a block not named has ratio 1.
-    """
-    step_ratios = step_ratios or {}
+
+def _along(init: Callable, update: Callable, step_size: Scalar, step_ratios: Ratios) -> Method:
+    r"""The update $W_* \gets W_* - \gamma r_* D_*$; ``update`` makes $D$ of the gradient."""
+    ratios = step_ratios or {}
 
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
-        gradient = jax.grad(risk)(blocks)
+        direction, state = update(jax.grad(risk)(blocks), state, blocks)
         moved = {
-            name: W - jnp.asarray(step_size * step_ratios.get(name, 1.0), W.dtype) * gradient[name]
+            name: W - jnp.asarray(step_size * ratios.get(name, 1.0), W.dtype) * direction[name]
             for name, W in blocks.items()
         }
         return moved, state
 
-    return Method(lambda _: (), step)
+    return Method(init, step)
+
+
+def gradient_descent(step_size: Scalar, step_ratios: Ratios = None) -> Method:
+    r"""Simultaneous update $W_* \gets W_* - \gamma r_* \nabla_{W_*}\ell$."""
+    return _along(lambda _: (), lambda slope, state, _: (slope, state), step_size, step_ratios)
 
 
 def gradient_flow(
-    step_size: Scalar,
-    step_ratios: Mapping[str, Scalar] | None = None,
-    *,
-    rtol: float = FLOW_RTOL,
-    atol: float = FLOW_ATOL,
-    max_substeps: int = 2000,
+    step_size: Scalar, step_ratios: Ratios = None, *, max_substeps: int = 2000
 ) -> Method:
     r"""The flow $\dot W_* = -r_* \nabla_{W_*}\ell$, followed for time ``step_size`` per step.
 
@@ -66,31 +68,22 @@ def gradient_flow(
     """
     import diffrax  # a second to import: only when used
 
-    step_ratios = step_ratios or {}
-    controller = diffrax.PIDController(
-        rtol=rtol, atol=atol, dtmin=step_size / max_substeps, force_dtmin=True
-    )
+    ratios, shortest = step_ratios or {}, step_size / max_substeps
+    controller = diffrax.PIDController(FLOW_RTOL, FLOW_ATOL, dtmin=shortest, force_dtmin=True)
 
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
         def velocity(t: Any, y: Blocks, args: Any) -> Blocks:  # noqa: ARG001
             gradient = jax.grad(risk)(y)
-            return {name: -step_ratios.get(name, 1.0) * gradient[name] for name in y}
+            return {name: -ratios.get(name, 1.0) * gradient[name] for name in y}
 
         solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(velocity),
-            diffrax.Dopri5(),
-            t0=0.0,
-            t1=step_size,
-            dt0=None,
-            y0=blocks,
-            stepsize_controller=controller,
-            max_steps=20 * max_substeps,
-            throw=False,
-        )
+            diffrax.ODETerm(velocity), diffrax.Dopri5(), t0=0.0, t1=step_size, dt0=None, y0=blocks,
+            stepsize_controller=controller, max_steps=20 * max_substeps, throw=False,
+        )  # fmt: skip
         end = jax.tree.map(lambda W: W[-1], solution.ys)
         (before, slope), (after, end_slope) = (jax.value_and_grad(risk)(y) for y in (blocks, end))
         # what the tolerance on the weights means for the risk, which matters near its floor
-        blur = 100 * (rtol * norm(end) + atol) * (norm(slope) + norm(end_slope))
+        blur = 100 * (FLOW_RTOL * norm(end) + FLOW_ATOL) * (norm(slope) + norm(end_slope))
         failed = solution.result != diffrax.RESULTS.successful
         failed |= ~(after <= before + 1e-6 * jnp.abs(before) + blur)
         moved = jax.tree.map(lambda W: jnp.where(failed, jnp.nan, W), end)
@@ -99,22 +92,24 @@ def gradient_flow(
     return Method(lambda _: jnp.zeros((), int), step)
 
 
-def adam(step_size: Scalar, step_ratios: Mapping[str, Scalar] | None = None) -> Method:
+def adam(step_size: Scalar, step_ratios: Ratios = None) -> Method:
     r"""Adam (Kingma & Ba 2015), $\beta=(0.9, 0.999)$, $\epsilon=10^{-8}$, by optax."""
     import optax
 
-    step_ratios = step_ratios or {}
     moments = optax.scale_by_adam()
+    return _along(moments.init, moments.update, step_size, step_ratios)
 
-    def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
-        direction, state = moments.update(jax.grad(risk)(blocks), state)
-        moved = {
-            name: W - jnp.asarray(step_size * step_ratios.get(name, 1.0), W.dtype) * direction[name]
-            for name, W in blocks.items()
-        }
-        return moved, state
 
-    return Method(moments.init, step)
+def from_optax(transformation: Any) -> Callable[..., Method]:
+    """Any optax gradient transformation as a method; its step size is its own."""
+
+    def make(_: Any = None, step_ratios: Ratios = None) -> Method:
+        return _along(transformation.init, transformation.update, -1.0, step_ratios)
+
+    return make
+
+
+_zeros = functools.partial(jax.tree.map, jnp.zeros_like)
 
 
 def subset(key: PRNGKeyArray, total: int, size: int) -> Int[Array, " size"]:
@@ -142,12 +137,9 @@ def on_batches(
     for a sum. The state carries the key.
     """
     if not 1 <= batch_size <= num_samples:
-        msg = f"batch_size={batch_size}: expected between 1 and num_samples={num_samples}."
-        raise InputError(msg)
+        raise InputError(f"{batch_size=}: expected between 1 and {num_samples=}.")
 
-    def init(blocks: Blocks) -> State:
-        start = jax.random.key(0) if key is None else key
-        return method.init(blocks), start
+    first = jax.random.key(0) if key is None else key
 
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
         inner, key = state
@@ -156,7 +148,7 @@ def on_batches(
         blocks, inner = method.step(lambda b: risk(b, rows), blocks, inner)
         return blocks, (inner, key)
 
-    return Method(init, step)
+    return Method(lambda blocks: (method.init(blocks), first), step)
 
 
 class Average(NamedTuple):
@@ -171,9 +163,7 @@ def averaging(method: Method) -> Method:
     """Take the steps of a method, and keep the mean of the points that they were taken from."""
 
     def init(blocks: Blocks) -> Average:
-        return Average(
-            method.init(blocks), jnp.zeros((), int), jax.tree.map(jnp.zeros_like, blocks)
-        )
+        return Average(method.init(blocks), jnp.zeros((), int), _zeros(blocks))
 
     def step(risk: Risk, blocks: Blocks, state: Average) -> tuple[Blocks, Average]:
         steps = state.steps + 1
@@ -190,16 +180,13 @@ def projected(method: Method, radii: Mapping[str, Scalar]) -> Method:
     ``radii`` holds the radius of the balls of each block (`projections.onto_balls`).
     """
 
-    def init(blocks: Blocks) -> State:
-        return method.init(blocks), blocks
-
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
         inner, start = state
         blocks, inner = method.step(risk, blocks, inner)
         inside = {k: onto_balls(W, start[k], radii[k]) for k, W in blocks.items()}
         return inside, (inner, start)
 
-    return Method(init, step)
+    return Method(lambda blocks: (method.init(blocks), blocks), step)
 
 
 def decaying(method: Method, rate: Scalar, *, to_start: bool) -> Method:
@@ -207,9 +194,6 @@ def decaying(method: Method, rate: Scalar, *, to_start: bool) -> Method:
 
     $\theta_*$ is the start, or zero, which is plain weight decay.
     """
-
-    def init(blocks: Blocks) -> State:
-        return method.init(blocks), blocks if to_start else jax.tree.map(jnp.zeros_like, blocks)
 
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
         inner, centre = state
@@ -221,27 +205,8 @@ def decaying(method: Method, rate: Scalar, *, to_start: bool) -> Method:
         blocks, inner = method.step(penalised, blocks, inner)
         return blocks, (inner, centre)
 
-    return Method(init, step)
-
-
-def from_optax(transformation: Any) -> Callable[..., Method]:
-    """Any optax gradient transformation as a method; its step size is its own."""
-
-    def make(step_size: Any = None, step_ratios: Mapping[str, Scalar] | None = None) -> Method:
-        del step_size
-        ratios = step_ratios or {}
-
-        def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
-            moves, state = transformation.update(jax.grad(risk)(blocks), state, blocks)
-            moved = {
-                name: W + jnp.asarray(ratios.get(name, 1.0), W.dtype) * moves[name]
-                for name, W in blocks.items()
-            }
-            return moved, state
-
-        return Method(transformation.init, step)
-
-    return make
+    centre_of = (lambda blocks: blocks) if to_start else _zeros
+    return Method(lambda blocks: (method.init(blocks), centre_of(blocks)), step)
 
 
 METHODS: dict[str, Callable[..., Method]] = {

@@ -69,47 +69,29 @@ def squares_weight(loss: Callable, count: int) -> float | None:
     >>> squares_weight(mean_of_squares, 4)
     0.25
     """
-    known = getattr(loss, "squares_weight", None)
-    return None if known is None else known(count)
+    return getattr(loss, "squares_weight", lambda _: None)(count)
 
 
-def _rows_of(problem: Any, rows: Int[Array, " b"] | None) -> Any:
-    return problem if rows is None else jax.tree.map(lambda a: a[rows], problem)
+Loss = Callable[[Any, Any], Array]
 
 
-def empirical_risk(
-    model: Model, problem: Problem | Samples, loss: Callable[[Any, Any], Array]
-) -> Risk:
+def empirical_risk(model: Model, problem: Problem | Samples, loss: Loss) -> Risk:
     """The loss of the model's outputs on a problem, as a function of the parameters.
 
     If ``rows`` is given, only those samples: that is what stochastic methods descend.
     """
-
-    def risk(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
-        seen = _rows_of(problem, rows)
-        return loss(predict(model, params, seen.inputs), seen.y)
-
-    return risk
+    return training_risk(model._replace(fused_squares=None, fast_outputs=None), problem, loss)
 
 
-def training_risk(
-    model: Model, problem: Problem | Samples, loss: Callable[[Any, Any], Array]
-) -> Risk:
+def training_risk(model: Model, problem: Problem | Samples, loss: Loss) -> Risk:
     """The same number by the model's fastest way: for training steps, not for Hessians."""
     fused, fast = model.fused_squares, model.fast_outputs
 
-    def by_squares(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
-        seen = _rows_of(problem, rows)
-        weight = squares_weight(loss, seen.y.size)
-        assert fused is not None
-        assert weight is not None
-        return weight * fused(params, seen.inputs, seen.y)
+    def risk(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
+        seen = problem if rows is None else jax.tree.map(lambda a: a[rows], problem)
+        if fused is not None and (weight := squares_weight(loss, seen.y.size)) is not None:
+            return weight * fused(params, seen.inputs, seen.y)
+        outputs = fast(params, seen.inputs) if fast else predict(model, params, seen.inputs)
+        return loss(outputs, seen.y)
 
-    def by_outputs(params: Params, rows: Int[Array, " b"] | None = None) -> Float[Array, ""]:
-        seen = _rows_of(problem, rows)
-        assert fast is not None
-        return loss(fast(params, seen.inputs), seen.y)
-
-    if fused is not None and squares_weight(loss, 1) is not None:
-        return by_squares
-    return by_outputs if fast is not None else empirical_risk(model, problem, loss)
+    return risk

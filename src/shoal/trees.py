@@ -57,6 +57,12 @@ def block_names(params: Params, wanted: Iterable[str] | None = None) -> tuple[st
     return tuple(name for name in names if any(fnmatchcase(name, p) for p in patterns))
 
 
+def selected(params: Params, wanted: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return the blocks that ``wanted`` selects, by name (`block_names`)."""
+    names = block_names(params, wanted)
+    return {name: leaf for name, leaf in blocks(params).items() if name in names}
+
+
 def norm(tree: Any) -> Float[Array, ""]:
     r"""Euclidean norm of everything in a tree, $(\sum_* \lVert W_*\rVert_F^2)^{1/2}$.
 

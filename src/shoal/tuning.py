@@ -1,8 +1,7 @@
 """A step size for each side of a comparison, found with the same budget."""
 
+import math
 from typing import NamedTuple
-
-import numpy as np
 
 from shoal._typing import Callable
 from shoal.errors import InputError
@@ -12,9 +11,6 @@ class Search(NamedTuple):
     """The best step size of a log grid."""
 
     step_size: float
-    score: float
-    tried: tuple[float, ...]  # ascending
-    scores: tuple[float, ...]  # infinite where a seed diverged
     bracketed: bool  # a worse or diverging step was seen on both sides
 
 
@@ -36,12 +32,5 @@ def best_step(score: Callable[[float], float], first: float, *, budget: int = 9)
         if edge is None:
             break
         seen[best + edge] = score(first * 2.0 ** (best + edge))
-    order = sorted(seen)
-    best = min(order, key=lambda k: (seen[k], k))
-    return Search(
-        first * 2.0**best,
-        seen[best],
-        tuple(first * 2.0**k for k in order),
-        tuple(seen[k] for k in order),
-        order[0] < best < order[-1] and bool(np.isfinite(seen[best])),
-    )
+    best = min(seen, key=lambda k: (seen[k], k))
+    return Search(first * 2.0**best, min(seen) < best < max(seen) and math.isfinite(seen[best]))
