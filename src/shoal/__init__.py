@@ -15,54 +15,36 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.2.0.dev0"
 
-_DOOR = {
-    "setup": "shoal.door",
-    "report": "shoal.door",
-    "landscape": "shoal.door",
-    "train": "shoal.lab.run",
-    "Run": "shoal.lab.run",
-    "load": "shoal.lab.run",
-    "certify": "shoal.lab.theorem",
-    "Theorem": "shoal.lab.theorem",
-    "Setup": "shoal.lab.setup",
-    "per_sample": "shoal.lab.setup",
-    "Study": "shoal.lab.study",
-    "decades": "shoal.lab.study",
-    "Setting": "shoal.lab.setting",
-    "Static": "shoal.lab.setting",
-    "Traced": "shoal.lab.setting",
-    "Data": "shoal.lab.setting",
-    "Paper": "shoal.lab.paper",
-    "Claim": "shoal.lab.claim",
-    "Plan": "shoal.lab.claim",
-    "Rule": "shoal.lab.claim",
-    "above": "shoal.lab.claim",
-    "below": "shoal.lab.claim",
-    "between": "shoal.lab.claim",
-    "exponent": "shoal.lab.claim",
-    "slope": "shoal.lab.claim",
-    "Certificate": "shoal.certificates",
-    "Inequality": "shoal.certificates",
-    "Equality": "shoal.certificates",
-    "Problem": "shoal.problems",
-    "InputError": "shoal.errors",
-    "half_sum_of_squares": "shoal.losses",
-    "mean_of_squares": "shoal.losses",
-    "lecun": "shoal.inits",
+_PLACES = {
+    "door": "setup report",
+    "landscapes": "landscape",
+    "lab.run": "train Run load",
+    "lab.theorem": "certify Theorem",
+    "lab.setup": "Setup per_sample",
+    "lab.study": "Study decades",
+    "lab.setting": "Setting Static Traced Data",
+    "lab.paper": "Paper",
+    "lab.claim": "Claim Plan Rule above below between exponent slope",
+    "certificates": "Certificate Inequality Equality",
+    "problems": "Problem",
+    "errors": "InputError",
+    "losses": "half_sum_of_squares mean_of_squares",
+    "inits": "lecun",
 }
-_MODULES = ("papers", "methods", "losses", "inits", "problems", "figures", "linalg")
+_DOOR = {name: place for place, names in _PLACES.items() for name in names.split()}
+_MODULES = {"probes": "lab.probes"} | {
+    name: name for name in ("papers", "methods", "losses", "inits", "problems", "figures", "linalg")
+}
 
-__all__ = ["__version__", "probes", *_DOOR, *_MODULES]
+__all__ = ["__version__", *_DOOR, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used."""
-    if name in _DOOR:
-        found = getattr(import_module(_DOOR[name]), name)
-    elif name in _MODULES:
-        found = import_module(f"shoal.{name}")
-    elif name == "probes":
-        found = import_module("shoal.lab.probes")
+    if name in _MODULES:
+        found = import_module(f"shoal.{_MODULES[name]}")
+    elif name in _DOOR:
+        found = getattr(import_module(f"shoal.{_DOOR[name]}"), name)
     else:
         import difflib
 
@@ -81,7 +63,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from shoal import figures, inits, linalg, losses, methods, papers, problems
     from shoal.certificates import Certificate, Equality, Inequality
-    from shoal.door import landscape, report, setup
+    from shoal.door import report, setup
     from shoal.errors import InputError
     from shoal.inits import lecun
     from shoal.lab import probes
@@ -92,5 +74,6 @@ if TYPE_CHECKING:
     from shoal.lab.setup import Setup, per_sample
     from shoal.lab.study import Study, decades
     from shoal.lab.theorem import Theorem, certify
+    from shoal.landscapes import landscape
     from shoal.losses import half_sum_of_squares, mean_of_squares
     from shoal.problems import Problem

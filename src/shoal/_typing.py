@@ -19,17 +19,6 @@ Probe = Callable[[Params], Any]
 Init = Callable[[PRNGKeyArray, Params], Params]
 
 __all__ = [
-    "Any",
-    "Array",
-    "Bool",
-    "Callable",
-    "Float",
-    "Init",
-    "Int",
-    "PRNGKeyArray",
-    "Params",
-    "Probe",
-    "PyTree",
-    "Risk",
-    "Scalar",
-]
+    "Any", "Array", "Bool", "Callable", "Float", "Init", "Int", "PRNGKeyArray", "Params", "Probe",
+    "PyTree", "Risk", "Scalar",
+]  # fmt: skip

@@ -59,9 +59,8 @@ def _masked(scores: Float[Array, "*h n m"], mask: Mask, masked: float) -> Float[
     return jnp.where(mask.reshape(shape) > 0, scores, masked)
 
 
-def softmax_kernel(Q: Array, K: Array, bandwidth: Scalar, mask: Mask = None) -> Array:
+def softmax_kernel(Q: Array, K: Array, _bandwidth: Scalar, mask: Mask = None) -> Array:
     r"""$\mathrm{softmax}(QK^\top/\sqrt d)$; the bandwidth plays no part."""
-    del bandwidth
     return softmax(_masked(dot_scores(Q, K), mask, MASKED_SCORE))
 
 
@@ -80,9 +79,8 @@ def mean_gaussian_kernel(Q: Array, K: Array, bandwidth: Scalar, mask: Mask = Non
     return gaussian_kernel(Q, K, bandwidth, mask) / K.shape[-2]
 
 
-def exponential_kernel(Q: Array, K: Array, bandwidth: Scalar, mask: Mask = None) -> Array:
+def exponential_kernel(Q: Array, K: Array, _bandwidth: Scalar, mask: Mask = None) -> Array:
     r"""$\exp(QK^\top/\sqrt d)$: softmax without its normalisation."""
-    del bandwidth
     return jnp.exp(_masked(dot_scores(Q, K), mask, -jnp.inf))
 
 

@@ -82,10 +82,8 @@ def _points(inequality: Inequality | Equality) -> tuple[np.ndarray, np.ndarray, 
 def _reading(name: str, inequality: Inequality | Equality, decided: np.ndarray) -> Reading:
     """Gather elementwise decisions (+1 holds, 0 undecided, -1 fails) into one line."""
     lhs, rhs, within = _points(inequality)
-    if isinstance(inequality, Equality):
-        margin = _margin(np.abs(lhs - rhs), within)
-    else:
-        margin = _margin(lhs, rhs)
+    equality = isinstance(inequality, Equality)
+    margin = _margin(np.abs(lhs - rhs), within) if equality else _margin(lhs, rhs)
     worst = int(np.lexsort((margin, decided))[0])  # a failed point before an undecided one
     holds = {1: True, 0: None, -1: False}[int(decided[worst])]
     at = worst if np.ndim(inequality.lhs) or np.ndim(inequality.rhs) else None
@@ -95,11 +93,11 @@ def _reading(name: str, inequality: Inequality | Equality, decided: np.ndarray) 
 def read_hypothesis(name: str, inequality: Inequality, rtol: float = RTOL) -> Reading:
     """Judge an assumption: it must hold by more than rounding. Infinite bounds never hold."""
     lhs, rhs, resolution = _points(inequality)
-    finite = np.isfinite(lhs) & np.isfinite(rhs)
-    tolerance = rtol * np.maximum(np.abs(lhs), np.abs(rhs)) + resolution
     with np.errstate(invalid="ignore"):
         slack = rhs - lhs
+        tolerance = rtol * np.maximum(np.abs(lhs), np.abs(rhs)) + resolution
         decided = np.where(slack > tolerance, 1, np.where(slack < -tolerance, -1, 0))
+    finite = np.isfinite(lhs) & np.isfinite(rhs)
     return _reading(name, inequality, np.where(finite, decided, -1))
 
 
@@ -109,15 +107,12 @@ def read_conclusion(name: str, inequality: Inequality | Equality, rtol: float = 
     A bound that is itself not finite decides nothing, nor does an excess within rounding.
     """
     lhs, rhs, resolution = _points(inequality)
-    if isinstance(inequality, Equality):
-        with np.errstate(invalid="ignore"):
-            near = np.where(np.abs(lhs - rhs) <= resolution, 1, -1)
-        near = np.where(np.isfinite(lhs), near, -1)
-        return _reading(name, inequality, np.where(np.isfinite(rhs), near, 0))
     with np.errstate(invalid="ignore"):
-        excess = lhs - rhs
-        tolerance = rtol * np.maximum(np.abs(lhs), np.abs(rhs)) + resolution
-        decided = np.where(excess <= 0, 1, np.where(excess <= tolerance, 0, -1))
+        if isinstance(inequality, Equality):
+            decided = np.where(np.abs(lhs - rhs) <= resolution, 1, -1)
+        else:
+            tolerance = rtol * np.maximum(np.abs(lhs), np.abs(rhs)) + resolution
+            decided = np.where(lhs <= rhs, 1, np.where(lhs - rhs <= tolerance, 0, -1))
     decided = np.where(np.isfinite(lhs), decided, -1)
     return _reading(name, inequality, np.where(np.isfinite(rhs), decided, 0))
 
@@ -139,16 +134,14 @@ def verdict(certificate: Certificate, rtol: float = RTOL) -> Verdict:
     >>> judge(Inequality(1.0, 1.0), fine)
     'unresolved'
     """
-    hypotheses, conclusions = readings(certificate, rtol)
-    if any(h.holds is False for h in hypotheses):
+    assumed, concluded = ([each.holds for each in part] for part in readings(certificate, rtol))
+    if False in assumed:
         return Verdict.NOT_APPLICABLE
-    if any(h.holds is None for h in hypotheses):
+    if None in assumed or not concluded:
         return Verdict.UNRESOLVED
-    if any(c.holds is False for c in conclusions):
+    if False in concluded:
         return Verdict.VIOLATED
-    if any(c.holds is None for c in conclusions) or not conclusions:
-        return Verdict.UNRESOLVED
-    return Verdict.HOLDS
+    return Verdict.UNRESOLVED if None in concluded else Verdict.HOLDS
 
 
 def share_lost(risk: Float[Array, " T"], steps: Int[Array, ""] | int) -> Float[Array, ""]:

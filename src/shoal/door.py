@@ -24,8 +24,9 @@ def setup(target: Any, *args: Any, seeds: Iterable[int] = (0,), **values: Any) -
     [[1.0, 0.25, 0.0625]]
     """
     if isinstance(seeds, int):
-        msg = f"seeds={seeds}: expected several, such as seeds=range({seeds}) or seeds=[{seeds}]."
-        raise InputError(msg)
+        raise InputError(
+            f"{seeds=}: expected several, such as seeds=range({seeds}) or seeds=[{seeds}]."
+        )
     if isinstance(target, type) and issubclass(target, Setting):
         target = target.paper or Paper(target, key=target.__name__.lower())
     if isinstance(target, str):
@@ -34,9 +35,8 @@ def setup(target: Any, *args: Any, seeds: Iterable[int] = (0,), **values: Any) -
         target = paper_of(target)
     if isinstance(target, Paper):
         if args:
-            raise InputError(
-                f"{target.key}: settings are keywords, such as sh.setup({target.key!r}, width=64)."
-            )
+            key = target.key
+            raise InputError(f"{key}: settings are keywords, such as sh.setup({key!r}, width=64).")
         files = {k: values.pop(k) for k in ("data", "params", "precision") if k in values}
         return paper_setup(target, values, seeds=seeds, **files)
     if not callable(target):
@@ -46,13 +46,6 @@ def setup(target: Any, *args: Any, seeds: Iterable[int] = (0,), **values: Any) -
         msg = f"expected sh.setup(f, params, x, y), and {len(args) + 1} values were given."
         raise InputError(msg)
     return own_setup(target, *args, seeds=seeds, **values)
-
-
-def landscape(*runs: Any, **options: Any) -> Any:
-    """The risk on a plane around where runs ended (`shoal.landscapes.landscape`)."""
-    from shoal.landscapes import landscape as look
-
-    return look(*runs, **options)
 
 
 def report(*results: Any, out: str | Path = "report.html", title: str = "") -> Path:

@@ -1,6 +1,6 @@
 """Figures as data: what to draw, without drawing. The report and the files draw the same values."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,16 +64,14 @@ def band(label: str, x: np.ndarray, samples: np.ndarray, *, positive: bool = Fal
     >>> curve.y.tolist(), curve.low.tolist()
     ([3.0, 4.0], [2.0, 3.0])
     """
-    samples = np.atleast_2d(np.asarray(samples, float))
-    x = np.asarray(x, float)
+    samples, x = np.atleast_2d(np.asarray(samples, float)), np.asarray(x, float)
     # a seed that diverged counts as infinitely high: survivors alone would look too good
     samples = np.where(np.isfinite(samples), samples, np.inf)
     if positive:
         samples = np.where(samples > 0, samples, np.nan)
     keep = ~np.isnan(samples).all(axis=0)
     with np.errstate(invalid="ignore"):
-        quartiles = np.nanquantile(samples[:, keep], [0.25, 0.5, 0.75], axis=0)
-    low, middle, high = quartiles
+        low, middle, high = np.nanquantile(samples[:, keep], [0.25, 0.5, 0.75], axis=0)
     shown = np.isfinite(middle)
     top = np.where(np.isfinite(high), high, np.nanmax(middle[shown], initial=0.0))[shown]
     return Curve(label, x[keep][shown], middle[shown], low[shown], np.maximum(top, middle[shown]))
@@ -92,32 +90,27 @@ def rows(figure: Figure) -> list[dict]:
     """Every number of a figure, one row a point."""
     found = []
     for panel in figure.panels:
-        for c in panel.curves:
-            for point in zip(c.x, c.y, c.low, c.high, strict=True):
-                numbers = dict(zip(("x", "y", "low", "high"), map(float, point), strict=True))
-                found.append({"panel": panel.title, "label": c.label} | numbers)
-        for image in panel.images:
-            for (i, j), value in np.ndenumerate(image.values):
-                numbers = {"x": float(j), "y": float(i), "low": float(value), "high": float(value)}
-                found.append({"panel": panel.title, "label": image.label} | numbers)
-        if (plane := panel.surface) is not None and not panel.solid:
-            for (i, j), value in np.ndenumerate(plane.values):
-                at = {"x": float(plane.x[j]), "y": float(plane.y[i])}
-                numbers = at | {"low": float(value), "high": float(value)}
-                found.append({"panel": panel.title, "label": plane.label} | numbers)
+        planes = [Surface(label, *map(np.arange, F.shape[::-1]), F) for label, F in panel.images]
+        if panel.surface is not None and not panel.solid:
+            planes.append(panel.surface)
+        points = [(c.label, *p) for c in panel.curves for p in zip(*c[1:], strict=True)]
+        for label, x, y, values in planes:
+            points += [(label, x[j], y[i], F, F) for (i, j), F in np.ndenumerate(values)]
+        for label, *numbers in points:
+            named = dict(zip(("x", "y", "low", "high"), map(float, numbers), strict=True))
+            found.append({"panel": panel.title, "label": label} | named)
     return found
 
 
 def panel_from_json(value: dict) -> Panel:
     """A panel from its JSON form (`store.plain` of it)."""
-    arrays = ("x", "y", "low", "high")
-    curves = tuple(
-        Curve(c["label"], *(np.array(c[k], float) for k in arrays)) for c in value["curves"]
-    )
-    images = tuple(Image(i["label"], np.array(i["values"], float)) for i in value["images"])
-    plane = value.get("surface")
-    if plane is not None:
-        plane = Surface(plane["label"], *(np.array(plane[k], float) for k in ("x", "y", "values")))
+
+    def part(kind: Any, about: dict) -> Any:
+        return kind(about["label"], *(np.array(about[k], float) for k in kind._fields[1:]))
+
+    curves = tuple(part(Curve, c) for c in value["curves"])
+    images = tuple(part(Image, i) for i in value["images"])
+    plane = value.get("surface") and part(Surface, value["surface"])
     return Panel(**(value | {"curves": curves, "images": images, "surface": plane}))
 
 

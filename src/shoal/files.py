@@ -39,48 +39,45 @@ def cache_folder() -> Path:
     return Path(chosen) if chosen else platformdirs.user_cache_path("shoal")
 
 
-def _members(path: Path) -> list[zipfile.ZipInfo]:
+def _sizes(path: str | Path) -> dict[str, int]:
+    """Names of the arrays in an ``.npz`` file, with their bytes after unpacking."""
+    path = _existing(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            return archive.infolist()
+            found = archive.infolist()
     except (zipfile.BadZipFile, OSError) as error:
         msg = f"{str(path)!r} is not an npz file ({error}); write one with numpy.savez."
         raise InputError(msg) from None
+    return {m.filename[:-4]: m.file_size for m in found if m.filename.endswith(".npy")}
 
 
 def npz_names(path: str | Path) -> tuple[str, ...]:
     """Names of the arrays in an ``.npz`` file."""
-    members = _members(_existing(path))
-    return tuple(m.filename.removesuffix(".npy") for m in members if m.filename.endswith(".npy"))
+    return tuple(_sizes(path))
 
 
 def read_npz(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
     """Arrays of an ``.npz`` file: those in ``names`` (all must be there), or all of them."""
-    path = _existing(path)
-    members = _members(path)
-    present = [m.filename.removesuffix(".npy") for m in members if m.filename.endswith(".npy")]
+    present = _sizes(path)
     if missing := [name for name in names or () if name not in present]:
         raise InputError(
             f"{str(path)!r} lacks {', '.join(missing)}; it has: {', '.join(present) or 'nothing'}."
         )
     wanted = names or tuple(present)
-    size = sum(m.file_size for m in members if m.filename.removesuffix(".npy") in wanted)
-    if size > LARGEST:
-        most = LARGEST / 2**30
-        msg = f"{str(path)!r} unpacks to {size / 2**30:.1f} GiB; at most {most:.0f} are read."
-        raise InputError(msg)
+    size = sum(present[name] for name in wanted) / 2**30
+    if size > LARGEST / 2**30:
+        most = f"at most {LARGEST / 2**30:.0f} are read"
+        raise InputError(f"{str(path)!r} unpacks to {size:.1f} GiB; {most}.")
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[f"{name}.npy"] for name in wanted}
-        if all(isinstance(array, np.ndarray) for array in arrays.values()):
-            return arrays
-        raise InputError(f"{str(path)!r} cannot be read as plain arrays.")
-    except InputError:
-        raise
     # numpy says ValueError for objects, and almost anything for members that are damaged on purpose
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{str(path)!r} cannot be read as plain arrays ({reason}).") from None
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise InputError(f"{str(path)!r} cannot be read as plain arrays.")
+    return arrays
 
 
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -89,29 +86,28 @@ _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0
 def read_idx(path: str | Path) -> np.ndarray:
     """The array in an IDX file: two zero bytes, type, number of axes, axes (big-endian), data."""
     path = _existing(path)
-    with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
+    name = repr(str(path))
     try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if packed else path.open("rb") as file:
             start = file.read(4)
             if len(start) < 4 or start[:2] != b"\0\0" or start[2] not in _IDX_TYPES:
-                raise InputError(
-                    f"{str(path)!r} is not an IDX file (it begins with {start.hex() or 'nothing'})."
-                )
+                begins = start.hex() or "nothing"
+                raise InputError(f"{name} is not an IDX file (it begins with {begins}).")
             dtype = np.dtype(_IDX_TYPES[start[2]])
             axes = file.read(4 * start[3])
             whole = len(axes) == 4 * start[3]
             shape = tuple(np.frombuffer(axes, ">u4").tolist()) if whole else ()
             expected = math.prod(shape) * dtype.itemsize
             if not whole or not expected or expected > LARGEST:
-                msg = f"{str(path)!r} declares a shape of {shape}, which cannot be right."
-                raise InputError(msg)
+                raise InputError(f"{name} declares a shape of {shape}, which cannot be right.")
             data = file.read(expected + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{str(path)!r} cannot be unpacked ({error}).") from None
+        raise InputError(f"{name} cannot be unpacked ({error}).") from None
     if len(data) != expected:
-        msg = f"{str(path)!r} should hold {expected} bytes of data for shape {shape}, and does not."
-        raise InputError(msg)
+        size = f"{expected} bytes of data for shape {shape}"
+        raise InputError(f"{name} should hold {size}, and does not.")
     return np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 

@@ -6,6 +6,7 @@ the same but for rounding. What was compiled is kept in the cache folder under a
 source, the compiler's words, the version and the processor, since many machines may share a home.
 """
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -50,14 +51,10 @@ def _kernel(source: Path, handler: str, precision: str) -> tuple[str, ctypes.CDL
     path = cache_folder() / "native" / f"{source.stem}-{digest}.so"
     library = _loaded(path)
     if library is None:  # not there, or damaged
-        try:
+        with contextlib.suppress(OSError, subprocess.SubprocessError):  # slower, not wrong
             _compile([*words, f"-I{jax.ffi.include_dir()}", str(source)], path)
-        except (OSError, subprocess.SubprocessError):
-            return None  # slower, not wrong
         library = _loaded(path)
-    if library is None:
-        return None
-    if not hasattr(library, handler):
+    if library is None or not hasattr(library, handler):
         return None
     name = f"shoal_{handler}_{digest}"
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, handler)), platform="cpu")
@@ -74,11 +71,9 @@ def _compiler() -> list[str] | None:
 
 def _loaded(path: Path) -> ctypes.CDLL | None:
     """A library whose bytes are those that were written; a damaged one could kill the process."""
-    try:
+    with contextlib.suppress(OSError):
         if _digest(path) == path.with_suffix(".sha256").read_text():
             return ctypes.CDLL(str(path))
-    except OSError:
-        pass
     return None
 
 
@@ -100,9 +95,6 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.machine() + platform.processor()
-    wanted = ("model name", "flags", "Features", "CPU part")
-    known = [line for line in lines if line.startswith(wanted)]
-    steady = [
-        line for line in lines if "mhz" not in line.lower() and "bogomips" not in line.lower()
-    ]
+    known = [x for x in lines if x.startswith(("model name", "flags", "Features", "CPU part"))]
+    steady = [x for x in lines if "mhz" not in x.lower() and "bogomips" not in x.lower()]
     return "\n".join([platform.machine(), *dict.fromkeys(known or steady)])

@@ -51,19 +51,15 @@ def require_finite(array: np.ndarray, what: str, precision: str = "float64") -> 
 
 
 def checked(
-    X: np.ndarray,
-    y: np.ndarray,
-    q: np.ndarray | None = None,
-    *,
-    where: str,
-    precision: str = "float64",
-    target: str = "y",
-) -> Problem:
+    X: np.ndarray, y: np.ndarray, q: np.ndarray | None = None, *,
+    where: str, precision: str = "float64", target: str = "y",
+) -> Problem:  # fmt: skip
     """Make a problem of arrays from outside, or say what is wrong with them.
 
     ``target`` is ``y`` for one number per sample, ``Y`` for one row per token or sample.
     """
-    for name, array in (("X", X), (target, y), *([] if q is None else [("q", q)])):
+    arrays = (X, y) if q is None else (X, y, q)
+    for name, array in zip(("X", target, "q"), arrays, strict=False):
         if array.dtype.kind not in "fiu":
             raise InputError(f"{where}: {name} holds {array.dtype}; expected real numbers.")
         require_finite(array, f"{where}: {name}", precision)
@@ -79,8 +75,7 @@ def checked(
     if q is not None and q.shape != (N, X.shape[2]):
         msg = f"{where}: q has shape {q.shape}; with this X it should be ({N}, {X.shape[2]})."
         raise InputError(msg)
-    query = None if q is None else np.asarray(q, float)
-    return Problem(np.asarray(X, float), np.asarray(y, float), query)  # type: ignore[arg-type]
+    return Problem(*(np.asarray(array, float) for array in arrays))  # type: ignore[arg-type]
 
 
 def read_problem(
@@ -134,9 +129,7 @@ def gaussian_labels(key: PRNGKeyArray, num_samples: int, scale: Scalar) -> Float
 
 
 def teacher_labels(
-    teacher: Callable[[Float[Array, "n d"]], Float[Array, ""]],
-    X: Float[Array, "N n d"],
-    scale: Scalar,
+    teacher: Callable[[Array], Array], X: Float[Array, "N n d"], scale: Scalar
 ) -> Float[Array, " N"]:
     """Outputs of a teacher, scaled to root mean square ``scale``."""
     outputs = jax.vmap(teacher)(X)
@@ -171,15 +164,9 @@ def patch_embedding(
 
 
 def image_problem(
-    key: PRNGKeyArray,
-    images: np.ndarray,
-    labels: np.ndarray,
-    *,
-    num_samples: int,
-    patch: int,
-    dim: int,
-    classes: str,
-) -> Problem:
+    key: PRNGKeyArray, images: np.ndarray, labels: np.ndarray, *,
+    num_samples: int, patch: int, dim: int, classes: str,
+) -> Problem:  # fmt: skip
     """Images (values in [0, 1]) as tokens; two classes as -1 and +1, or ``"all"`` as regression.
 
     With ``"all"`` the target is the label itself, moved to [-1, 1].
@@ -187,16 +174,14 @@ def image_problem(
     labels = np.asarray(labels)
     key_choice, key_embedding = jax.random.split(key)
     if classes == "all":
-        middle = labels.max() / 2
-        keep = np.arange(len(labels))
+        keep, middle = np.arange(len(labels)), labels.max() / 2
         y = (labels - middle) / max(middle, 1)
     else:
         negative, positive = two_classes(classes, np.unique(labels))
         keep = np.flatnonzero((labels == negative) | (labels == positive))
         y = np.where(labels == positive, 1.0, -1.0)
     if num_samples > len(keep):
-        msg = f"num_samples={num_samples}, but classes={classes!r} has only {len(keep)} images."
-        raise InputError(msg)
+        raise InputError(f"{num_samples=}, but {classes=} has only {len(keep)} images.")
     keep = keep[np.asarray(jax.random.permutation(key_choice, len(keep)))[:num_samples]]
     pieces = patches(jnp.asarray(images[keep], float), patch)
     return Problem(patch_embedding(key_embedding, pieces, dim), jnp.asarray(y[keep], float))

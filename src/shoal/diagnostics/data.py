@@ -61,8 +61,7 @@ def tail_fit(overlaps: np.ndarray) -> tuple[float, float, float]:
     inner = (above > 0) & (above < 1)
     if inner.sum() < 3:
         return (float("nan"),) * 3
-    fit = fits.power_law(t[inner], -np.log(above[inner]))
-    return fit.slope, fit.low, fit.high
+    return fits.power_law(t[inner], -np.log(above[inner]))[:3]
 
 
 def largest_exponent(overlaps: np.ndarray) -> float:
@@ -93,25 +92,16 @@ def data_report(problem: Problem) -> DataReport:
     conditioning = 0.0 if d < n else float((sigma[:, -1] / np.maximum(sigma[:, 0], 1e-300)).min())
     G = np.asarray(pair_overlaps(X))
     own = np.sqrt(np.diagonal(G))
-    q = G / np.maximum(own[:, None] * own[None, :], 1e-300)
-    off = ~np.eye(N, dtype=bool)
+    q = (G / np.maximum(own[:, None] * own[None, :], 1e-300)) * ~np.eye(N, dtype=bool)
     overlaps = G[np.triu_indices(N, 1)]
     c, low, high = tail_fit(overlaps)
     most = largest_exponent(overlaps) if N > 1 else float("inf")
     return DataReport(
-        num_samples=N,
-        num_tokens=n,
-        dim=d,
-        token_norm_max=float(norms.max()),
+        num_samples=N, num_tokens=n, dim=d, token_norm_max=float(norms.max()),
         bound=float(jnp.sqrt(jnp.max(jnp.sum(norms**2, axis=1)) / n)),
-        row_conditioning=conditioning,
-        full_row_rank=conditioning > FULL_RANK,
-        tail_exponent=c,
-        tail_exponent_low=low,
-        tail_exponent_high=high,
-        largest_exponent=most,
-        dissimilar=most > 0,
-        overlap_max=float(q[off].max()) if N > 1 else 0.0,
-        gershgorin_margin=float(1 - (q * off).sum(axis=1).max()),
+        row_conditioning=conditioning, full_row_rank=conditioning > FULL_RANK,
+        tail_exponent=c, tail_exponent_low=low, tail_exponent_high=high,
+        largest_exponent=most, dissimilar=most > 0,
+        overlap_max=float(q.max()), gershgorin_margin=float(1 - q.sum(axis=1).max()),
         label_rms=float(jnp.sqrt(jnp.mean(problem.y**2))),
-    )
+    )  # fmt: skip

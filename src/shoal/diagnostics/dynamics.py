@@ -12,11 +12,8 @@ from shoal._typing import Array, Callable, Float, Params, PRNGKeyArray, Probe, R
 
 def gradient_norm(risk: Risk) -> Probe:
     """Norm of the gradient, block by block."""
-
-    def probe(params: Params) -> dict[str, Float[Array, ""]]:
-        return {k: linalg.norm_fro(g) for k, g in trees.blocks(jax.grad(risk)(params)).items()}
-
-    return probe
+    slope = jax.grad(risk)
+    return lambda params: {k: linalg.norm_fro(g) for k, g in trees.blocks(slope(params)).items()}
 
 
 def pl_ratio(risk: Risk, *, floor: Scalar = 0.0) -> Probe:
@@ -42,15 +39,18 @@ def movement(params0: Params) -> Probe:
         start = linalg.norm_fro(W0)
         return linalg.norm_fro(W - W0) / jnp.where(start > 0, start, 1)
 
-    def probe(params: Params) -> dict[str, Float[Array, ""]]:
-        return trees.blocks(jax.tree.map(relative, params, params0))
-
-    return probe
+    return lambda params: trees.blocks(jax.tree.map(relative, params, params0))
 
 
 def distance(params0: Params) -> Probe:
     r"""Distance from the start over all blocks together, $\lVert\theta-\theta^0\rVert$."""
     return lambda params: trees.norm(jax.tree.map(jnp.subtract, params, params0))
+
+
+def _hessian(function: Risk, point: Float[Array, " P"]) -> Callable[[Array], Array]:
+    """The Hessian at a point, as its products with vectors."""
+    gradient = jax.grad(function)
+    return lambda v: jax.jvp(gradient, (point,), (v,))[1]
 
 
 def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: float = 1e-4) -> Probe:
@@ -62,14 +62,9 @@ def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: flo
 
     def probe(params: Params) -> dict[str, Array]:
         flat, unravel = ravel_pytree(trees.cast(params, "float64"))
-        gradient = jax.grad(lambda v: risk(unravel(v)))
+        hessian = _hessian(lambda v: risk(unravel(v)), flat)
         start = jax.random.normal(key, flat.shape, flat.dtype)
-        return linalg.top_eigenvalue(
-            lambda v: jax.jvp(gradient, (flat,), (v,))[1],
-            start,
-            num_matvecs=num_matvecs,
-            rtol=rtol,
-        )._asdict()
+        return linalg.top_eigenvalue(hessian, start, num_matvecs=num_matvecs, rtol=rtol)._asdict()
 
     return probe
 
@@ -77,40 +72,31 @@ def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: flo
 DENSE_HESSIAN = 400  # parameters up to which the Hessian is formed; beyond, Lanczos
 
 
-def curvature(
-    risk: Risk, *, train: Iterable[str] | None = None, num_matvecs: int = 60, rtol: float = 1e-4
-) -> Probe:
+def curvature(risk: Risk, *, train: Iterable[str] | None = None) -> Probe:
     """Smallest and largest eigenvalue of the Hessian over the blocks that are trained.
 
     Dense up to 400 parameters, by Lanczos beyond, each with its ``converged`` flag.
     """
 
     def probe(params: Params) -> dict[str, Array]:
-        names = trees.block_names(params, train)
-        blocks = {k: W.astype(jnp.float64) for k, W in trees.blocks(params).items() if k in names}
-        flat, unravel = ravel_pytree(blocks)
+        blocks = trees.selected(params, train)
+        flat, unravel = ravel_pytree({k: W.astype(jnp.float64) for k, W in blocks.items()})
 
         def along(v: Array) -> Float[Array, ""]:
             return risk(trees.with_blocks(params, unravel(v)))
 
         if flat.size <= DENSE_HESSIAN:
-            eigenvalues = linalg.eigenvalues(jax.hessian(along)(flat))
-            yes = jnp.ones((), bool)
-            ends = {"min": eigenvalues[0], "max": eigenvalues[-1]}
-            return ends | {"min_converged": yes, "max_converged": yes}
-
-        def matvec(v: Array) -> Array:
-            return jax.jvp(jax.grad(along), (flat,), (v,))[1]
-
-        start = jax.random.normal(jax.random.key(0), flat.shape, flat.dtype)
-        low = linalg.bottom_eigenvalue(matvec, start, num_matvecs=num_matvecs, rtol=rtol)
-        high = linalg.top_eigenvalue(matvec, start, num_matvecs=num_matvecs, rtol=rtol)
-        return {
-            "min": low.value,
-            "max": high.value,
-            "min_converged": low.converged,
-            "max_converged": high.converged,
-        }
+            exact = linalg.eigenvalues(jax.hessian(along)(flat))
+            zero, yes = jnp.zeros(()), jnp.ones((), bool)
+            low, high = (linalg.Extreme(exact[k], zero, yes) for k in (0, -1))
+        else:
+            start = jax.random.normal(jax.random.key(0), flat.shape, flat.dtype)
+            low, high = (
+                end(_hessian(along, flat), start, num_matvecs=60, rtol=1e-4)
+                for end in (linalg.bottom_eigenvalue, linalg.top_eigenvalue)
+            )
+        values = {"min": low.value, "max": high.value}
+        return values | {"min_converged": low.converged, "max_converged": high.converged}
 
     return probe
 
@@ -120,12 +106,9 @@ STATES = ("at the floor", "slow", "stuck", "at a saddle", "diverged")
 
 
 def stationarity(
-    risk: Risk,
-    floor: Callable[[Params], Scalar],
-    *,
-    train: Iterable[str] | None = None,
-    scale: Scalar = 1.0,
-) -> Probe:
+    risk: Risk, floor: Callable[[Params], Scalar], *,
+    train: Iterable[str] | None = None, scale: Scalar = 1.0,
+) -> Probe:  # fmt: skip
     r"""Is a run stuck or only slow? Gradient, Hessian and distance to the lowest risk possible.
 
     ``floor`` is a lower bound $\ell^*$ of the risk over the trained blocks, ``scale`` the risk at
@@ -138,29 +121,24 @@ def stationarity(
     """
 
     def probe(params: Params) -> dict[str, Array]:
-        names = trees.block_names(params, train)
-        blocks = {k: W for k, W in trees.blocks(params).items() if k in names}
+        blocks = trees.selected(params, train)
         value, gradient = jax.value_and_grad(lambda b: risk(trees.with_blocks(params, b)))(blocks)
         g = trees.norm(gradient)
         lowest = jnp.asarray(floor(params), float)
-        ends = curvature(risk, train=names)(params)
-        steepest = jnp.maximum(jnp.abs(ends["min"]), jnp.abs(ends["max"]))
+        ends = curvature(risk, train=blocks)(params)
+        low, high = ends["min"], ends["max"]
+        steepest = jnp.maximum(jnp.abs(low), jnp.abs(high))
         above = value - lowest
         still = g**2 <= 1e-12 * steepest * 2 * jnp.maximum(above, 0)
-        dips = ends["min"] < -1e-9 * steepest
-        low = ends["min"]
+        dips = low < -1e-9 * steepest
         beside = (low > 0) & (g**2 <= 2 * low * 1e-6 * above)
         state = jnp.where(still | beside, jnp.where(dips, 3, 2), 1)
         state = jnp.where(above <= 1e-6 * scale, 0, state)
         state = jnp.where(jnp.isfinite(value) & jnp.isfinite(g), state, 4)
         return {
-            "gradient_norm": g,
-            "hessian_min": ends["min"],
-            "hessian_max": ends["max"],
-            "converged": ends["min_converged"],
-            "floor": lowest,
-            "above_floor": above,
+            "gradient_norm": g, "hessian_min": low, "hessian_max": high,
+            "converged": ends["min_converged"], "floor": lowest, "above_floor": above,
             "state": state,
-        }
+        }  # fmt: skip
 
     return probe

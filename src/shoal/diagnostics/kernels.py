@@ -14,6 +14,7 @@ from shoal.trees import block_names, blocks
 LARGEST = 6000
 """Rows (samples times outputs) of the largest tangent kernel that is formed."""
 
+Kernel = Callable[[Params], Float[Array, "N N"]]
 Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
 """Tangent kernel of each block, as a function of the parameters."""
 
@@ -34,16 +35,11 @@ def jacobian(
 
 
 def _block_jacobians(model: Model, inputs: Any, params: Params) -> dict[str, Float[Array, "R P"]]:
-    def outputs(params: Params) -> Float[Array, " R"]:
-        return predict(model, params, inputs).ravel()
-
-    def one(params: Params, sample: Any) -> Float[Array, " outputs"]:
-        return model.apply(params, sample).ravel()
-
     if model.outputs is not None:  # a function of the whole batch
-        J = blocks(jax.jacrev(outputs)(params))
+        J = blocks(jax.jacrev(lambda params: predict(model, params, inputs).ravel())(params))
         return {name: j.reshape(j.shape[0], -1) for name, j in J.items()}
-    J = blocks(jax.vmap(jax.jacrev(one), in_axes=(None, 0))(params, inputs))
+    one = jax.jacrev(lambda params, sample: model.apply(params, sample).ravel())
+    J = blocks(jax.vmap(one, in_axes=(None, 0))(params, inputs))
     return {name: j.reshape(j.shape[0] * j.shape[1], -1) for name, j in J.items()}
 
 
@@ -54,29 +50,22 @@ def tangent_kernels(model: Model, inputs: Any) -> Kernels:
     Papers bring closed forms that do not. A sample with several outputs has one row for each of
     them, next to each other.
     """
-
-    def kernels(params: Params) -> dict[str, Float[Array, "R R"]]:
-        flat = _block_jacobians(model, inputs, params)
-        return {name: j @ j.T for name, j in flat.items()}
-
-    return kernels
+    return lambda params: {
+        name: J @ J.T for name, J in _block_jacobians(model, inputs, params).items()
+    }
 
 
-def total_kernel(
-    kernels: Kernels, step_ratios: Mapping[str, Scalar]
-) -> Callable[[Params], Float[Array, "N N"]]:
+def total_kernel(kernels: Kernels, step_ratios: Mapping[str, Scalar]) -> Kernel:
     r"""The kernel that drives the outputs, $\sum_* r_*K_*$, with the blocks' step ratios $r_*$."""
 
     def kernel(params: Params) -> Float[Array, "N N"]:
-        parts = kernels(params)
-        return functools.reduce(
-            jnp.add, [step_ratios.get(name, 1.0) * K for name, K in parts.items()]
-        )
+        parts = [step_ratios.get(name, 1.0) * K for name, K in kernels(params).items()]
+        return functools.reduce(jnp.add, parts)
 
     return kernel
 
 
-def kernel_eigenvalues(kernel: Callable[[Params], Float[Array, "N N"]]) -> Probe:
+def kernel_eigenvalues(kernel: Kernel) -> Probe:
     """All eigenvalues, ascending, in float64.
 
     Those below ``N * eps * (the largest)`` are rounding, and may come out negative.
@@ -95,13 +84,13 @@ def kernel_shares(kernels: Kernels) -> Probe:
     return probe
 
 
-def kernel_drift(kernel: Callable[[Params], Float[Array, "N N"]], params0: Params) -> Probe:
+def kernel_drift(kernel: Kernel, params0: Params) -> Probe:
     r"""Relative change since the start, $\lVert K_t-K_0\rVert_F/\lVert K_0\rVert_F$."""
     K0 = kernel(params0)
     return lambda params: norm_fro(kernel(params) - K0) / norm_fro(K0)
 
 
-def kernel_distance(kernel: Callable[[Params], Float[Array, "N N"]], params0: Params) -> Probe:
+def kernel_distance(kernel: Kernel, params0: Params) -> Probe:
     r"""Change since the start in operator norm, $\lVert K_t-K_0\rVert$."""
     K0 = kernel(params0)
     return lambda params: norm_op(kernel(params) - K0)

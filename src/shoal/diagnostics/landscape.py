@@ -26,16 +26,9 @@ class Directions(NamedTuple):
     second: Blocks
 
 
-def _blocks(params: Params, train: Iterable[str] | None) -> Blocks:
-    names = trees.block_names(params, train)
-    return {name: W for name, W in trees.blocks(params).items() if name in names}
-
-
 def _rows(W: Array) -> Float[Array, "..."]:
     """Norm of each row; of the whole block, if it is a vector."""
-    if W.ndim < 2:
-        return jnp.sqrt(jnp.sum(W**2))
-    return jnp.sqrt(jnp.sum(W**2, axis=-1, keepdims=True))
+    return jnp.sqrt(jnp.sum(W**2, axis=-1 if W.ndim > 1 else None, keepdims=True))
 
 
 def random_directions(
@@ -45,15 +38,15 @@ def random_directions(
 
     Filter normalisation (Li et al. 2018): a plane then looks the same for weights that are scaled.
     """
-    blocks = _blocks(params, train)
+    blocks = trees.selected(params, train)
+
+    def like(key: PRNGKeyArray, W: Array) -> Array:
+        noise = jax.random.normal(key, W.shape, W.dtype)
+        return noise * (_rows(W) / _rows(noise))
 
     def draw(key: PRNGKeyArray) -> Blocks:
         keys = jax.random.split(key, len(blocks))
-        found = {}
-        for k, (name, W) in zip(keys, blocks.items(), strict=True):
-            noise = jax.random.normal(k, W.shape, W.dtype)
-            found[name] = noise * (_rows(W) / _rows(noise))
-        return found
+        return {name: like(k, W) for k, (name, W) in zip(keys, blocks.items(), strict=True)}
 
     return Directions(*(draw(k) for k in jax.random.split(key, 2)))
 
@@ -62,9 +55,8 @@ def path_directions(
     key: PRNGKeyArray, start: Params, end: Params, train: Iterable[str] | None = None
 ) -> Directions:
     """From the start to the end, and a random direction at a right angle, of the same length."""
-    path, unravel = ravel_pytree(
-        jax.tree.map(jnp.subtract, _blocks(end, train), _blocks(start, train))
-    )
+    ends = trees.selected(end, train), trees.selected(start, train)
+    path, unravel = ravel_pytree(jax.tree.map(jnp.subtract, *ends))
     length = jnp.sqrt(jnp.sum(path**2))
     unit = path / jnp.where(length > 0, length, 1)
     noise = jax.random.normal(key, path.shape, path.dtype)
@@ -86,11 +78,8 @@ def principal_directions(snapshots: Blocks) -> Principal:
 
     Scaled so that the trajectory reaches from -1 to 1 in each direction where it moves.
     """
-    count = len(jax.tree.leaves(snapshots)[0])
-    last = jax.tree.map(lambda x: x[-1], snapshots)
-    unravel = ravel_pytree(last)[1]
-    rows = jnp.stack([ravel_pytree(jax.tree.map(lambda x, t=t: x[t], snapshots))[0]
-                      for t in range(count)])  # fmt: skip
+    unravel = ravel_pytree(jax.tree.map(lambda x: x[-1], snapshots))[1]
+    rows = jax.vmap(lambda blocks: ravel_pytree(blocks)[0])(snapshots)
     away = rows - rows[-1][None]
     _, sigma, V = jnp.linalg.svd(away, full_matrices=False)
     V = jnp.concatenate([V, jnp.zeros((2, V.shape[1]))])[:2]
@@ -104,14 +93,9 @@ def principal_directions(snapshots: Blocks) -> Principal:
 
 
 def plane(
-    risk: Risk,
-    centre: Params,
-    directions: Directions,
-    a: Float[Array, " rows"],
-    b: Float[Array, " columns"],
-    *,
-    batch_size: int = 64,
-) -> Float[Array, "rows columns"]:
+    risk: Risk, centre: Params, directions: Directions,
+    a: Float[Array, " rows"], b: Float[Array, " columns"], *, batch_size: int = 64,
+) -> Float[Array, "rows columns"]:  # fmt: skip
     """The risk at every point of a grid, ``batch_size`` points at a time."""
     blocks = trees.blocks(centre)
 
@@ -144,12 +128,8 @@ def measures(values: np.ndarray, spacing: tuple[float, float]) -> dict[str, floa
     F = np.asarray(values, float)
     inner = F[1:-1, 1:-1]
     rows, columns = F.shape
-    around = [
-        F[1 + i : rows - 1 + i, 1 + j : columns - 1 + j]
-        for i in (-1, 0, 1)
-        for j in (-1, 0, 1)
-        if (i, j) != (0, 0)
-    ]
+    beside = [(i, j) for i in range(3) for j in range(3) if (i, j) != (1, 1)]
+    around = [F[i : rows - 2 + i, j : columns - 2 + j] for i, j in beside]
     with np.errstate(invalid="ignore", over="ignore"):
         dust = 64 * np.finfo(float).eps * np.abs(inner)
         lowest = np.logical_and.reduce([inner + dust < other for other in around])
@@ -162,11 +142,9 @@ def measures(values: np.ndarray, spacing: tuple[float, float]) -> dict[str, floa
         known = np.isfinite(low) & np.isfinite(high)
         # differences of equal numbers are rounding, not curvature
         blur = 16 * np.finfo(float).eps * np.abs(inner) / min(h, k) ** 2
-        lines = [F, F.T]
-        swing = [np.ptp(line, axis=1) for line in lines]
-        moved = [np.sum(np.abs(np.diff(line, axis=1)), axis=1) for line in lines]
-        rough = np.concatenate([m / s for m, s in zip(moved, swing, strict=True)])
-    up_and_down = np.concatenate(moved)
+        lines = F, F.T
+        moved = np.concatenate([np.sum(np.abs(np.diff(x, axis=1)), axis=1) for x in lines])
+        rough = moved / np.concatenate([np.ptp(x, axis=1) for x in lines])
     finite = F[np.isfinite(F)]
     count = max(int(known.sum()), 1)
     span = np.ptp(finite) if finite.size else np.nan
@@ -175,7 +153,7 @@ def measures(values: np.ndarray, spacing: tuple[float, float]) -> dict[str, floa
         "indefinite": float((known & (low < -blur) & (high > blur)).sum() / count),
         "negative": float((known & (low < -blur) & (high <= blur)).sum() / count),
         "roughness": float(np.mean(rough[np.isfinite(rough)])) if np.isfinite(rough).any() else 1.0,
-        "total_variation": float(np.mean(up_and_down[np.isfinite(up_and_down)])),
+        "total_variation": float(np.mean(moved[np.isfinite(moved)])),
         "flat": float(np.mean(finite <= finite.min() + 0.1 * span)) if finite.size else np.nan,
         "lowest": float(finite.min()) if finite.size else np.nan,
         "highest": float(finite.max()) if finite.size else np.nan,

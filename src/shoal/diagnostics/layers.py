@@ -37,12 +37,7 @@ def attention_from_uniform(attention: PerSequence, X: Float[Array, "N n d"]) -> 
 
 def dead_units(preactivation: PerSequence, X: Float[Array, "N n d"]) -> Probe:
     """Fraction of hidden units that are off for every token of every sample."""
-
-    def probe(params: Params) -> Float[Array, ""]:
-        off = _over(preactivation, X, params) <= 0
-        return jnp.mean(jnp.all(off, axis=(0, 1)))
-
-    return probe
+    return lambda params: jnp.mean(jnp.all(_over(preactivation, X, params) <= 0, axis=(0, 1)))
 
 
 def feature_matrix(features: PerSequence, X: Float[Array, "N n d"]) -> Probe:

@@ -54,10 +54,7 @@ class Split(NamedTuple):
 
 
 def around(
-    J0: Float[Array, "p P"],
-    lipschitz: Callable[[Float[Array, ""]], Scalar],
-    *,
-    rtol: float = 0.0,
+    J0: Float[Array, "p P"], lipschitz: Callable[[Float[Array, ""]], Scalar], *, rtol: float = 0.0
 ) -> BallAt:
     r"""Bounds of any model from its Jacobian at the start, $\sigma_p(J_0)-L_J\varrho$ and so on.
 
@@ -95,10 +92,8 @@ TO_THE_TOP, TO_THE_EDGE = 3, 7  # Refinements of the maximum, and of the smalles
 
 
 def smallest_ball(
-    ball_at: BallAt,
-    residual: Scalar,
-    split: Split = Split(),  # noqa: B008
-) -> tuple[Ball, Array]:
+    ball_at: BallAt, residual: Scalar, split: Split = Split(),  # noqa: B008
+) -> tuple[Ball, Array]:  # fmt: skip
     r"""The smallest ball with $c\,\varrho\,\alpha(\varrho)\ge\lVert r_0\rVert$, and $r_{\max}$.
 
     It gives the longest step and the best rate. If there is none, the ball at the maximum is
@@ -116,8 +111,7 @@ def smallest_ball(
         top = jnp.maximum(top, reach[most])
         apart = (high - low) / (GRID - 1)
         enough = reach >= residual
-        first = jnp.argmax(enough)
-        edge = jnp.any(enough)
+        first, edge = jnp.argmax(enough), jnp.any(enough)
         before = jnp.where(first > 0, places[jnp.maximum(first - 1, 0)], low)
         seek_top, turning = turn < TO_THE_TOP - 1, turn == TO_THE_TOP - 1
         low = jnp.where(seek_top, best - apart, jnp.where(edge, before, low))
@@ -125,8 +119,7 @@ def smallest_ball(
         return jnp.where(turning, whole[0], low), jnp.where(turning, best, high), best, top
 
     start = (*whole, whole[0], jnp.zeros(()))
-    turns = TO_THE_TOP + TO_THE_EDGE
-    _, high, _, top = jax.lax.fori_loop(0, turns, look, start)
+    _, high, _, top = jax.lax.fori_loop(0, TO_THE_TOP + TO_THE_EDGE, look, start)
     return ball_at(10**high), top
 
 
@@ -144,16 +137,10 @@ def allowed_step(ball_at: BallAt, residual: Scalar, split: Split = Split()) -> A
 
 
 def ball_descent(
-    ball_at: BallAt,
-    residual: Scalar,
-    step_size: Scalar,
-    run: Trajectory,
-    *,
-    output_size: Scalar,
-    split: Split = Split(),  # noqa: B008
-    hypotheses: dict[str, Inequality] | None = None,
-    constants: dict[str, Any] | None = None,
-) -> Certificate:
+    ball_at: BallAt, residual: Scalar, step_size: Scalar, run: Trajectory, *,
+    output_size: Scalar, split: Split = Split(),  # noqa: B008
+    hypotheses: dict[str, Inequality] | None = None, constants: dict[str, Any] | None = None,
+) -> Certificate:  # fmt: skip
     r"""Compare a run of gradient descent with theorem D0.
 
     ``residual`` is $\lVert r_0\rVert$; ``run.risk`` must be $\tfrac12\lVert r\rVert^2$, and the
@@ -170,56 +157,40 @@ def ball_descent(
     r, t = jnp.sqrt(2 * run.risk), run.step
     rounding = 64 * float(jnp.finfo(run.risk.dtype).eps) * output_size
     least = jnp.maximum(1e-8 * output_size, rounding / lost)
-    seen = r[:-1] > least
-    walked = jnp.where(seen, r[1:], 0.0)
+    visible = jnp.maximum(1e-12, rounding / r0)
+    seen, measured = r[:-1] > least, (r[1:] / r[:-1]) ** (1 / jnp.diff(t))
     kept = factor ** jnp.diff(t)  # over the steps between two records
     promised = jnp.where(jnp.any(seen), kept * r[:-1], jnp.nan)
+    contracts = Inequality(jnp.where(seen, r[1:], 0.0), promised, rounding)
     curve = factor ** (2 * t) * run.risk[0]
+    judged = jnp.where(2 * curve > least**2, run.risk, jnp.minimum(run.risk, curve))
+    below = Inequality(judged, curve, rounding * (r + rounding))
     concluded: dict[str, Inequality | Equality] = {
-        "each step contracts: |r_t+1| <= (1 - c step alpha^2) |r_t|": Inequality(
-            walked, promised, rounding
-        ),
-        "risk stays below the rate: L_t <= (1 - c step alpha^2)^2t L_0": Inequality(
-            jnp.where(2 * curve > least**2, run.risk, jnp.minimum(run.risk, curve)),
-            curve,
-            rounding * (r + rounding),
-        ),
+        "each step contracts: |r_t+1| <= (1 - c step alpha^2) |r_t|": contracts,
+        "risk stays below the rate: L_t <= (1 - c step alpha^2)^2t L_0": below,
     }
     if "distance" in run.probes:
         concluded["the run stays in the ball: distance <= |r_0| / (c alpha)"] = Inequality(
             run.probes["distance"], r0 / (split.c * ball.alpha)
         )
+    allowed = limit * (1 + 1e-8)  # the limit itself is allowed
     return Certificate(
         hypotheses={
             **(hypotheses or {}),
             "some ball is wide enough: |r_0| <= r_max": Inequality(r0, top),
-            "step <= min(a / beta^2, b / (L_J |r_0|))": Inequality(
-                step_size,
-                limit * (1 + 1e-8),  # the limit itself is allowed
-            ),
-            "rounding leaves a step visible: 0 < c step alpha^2": Inequality(
-                0.0, lost, jnp.maximum(1e-12, rounding / r0)
-            ),
+            "step <= min(a / beta^2, b / (L_J |r_0|))": Inequality(step_size, allowed),
+            "rounding leaves a step visible: 0 < c step alpha^2": Inequality(0.0, lost, visible),
         },
         conclusions=concluded,
         constants={
-            "|r_0|": r0,
-            "r_max": top,
-            "r_max over output size": top / output_size,
-            "radius": ball.radius,
-            "alpha": ball.alpha,
-            "beta": ball.beta,
-            "L_J": ball.lipschitz,
-            "largest step": limit,
-            "step": jnp.asarray(step_size, float),
-            "factor": factor,
-            "worst measured factor": jnp.max(
-                jnp.where(seen, (r[1:] / r[:-1]) ** (1 / jnp.diff(t)), 0.0)
-            ),
-            "smallest c step alpha^2 that can be seen": jnp.maximum(1e-12, rounding / r0),
+            "|r_0|": r0, "r_max": top, "r_max over output size": top / output_size,
+            "radius": ball.radius, "alpha": ball.alpha, "beta": ball.beta, "L_J": ball.lipschitz,
+            "largest step": limit, "step": jnp.asarray(step_size, float), "factor": factor,
+            "worst measured factor": jnp.max(jnp.where(seen, measured, 0.0)),
+            "smallest c step alpha^2 that can be seen": visible,
             **(constants or {}),
         },
         predicted_rate=1 - factor**2,
         measured_rate=share_lost(run.risk, t[-1]),
         curves={"proved bound": curve},
-    )
+    )  # fmt: skip

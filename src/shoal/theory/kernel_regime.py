@@ -45,13 +45,9 @@ def predicted_risk(
 
 
 def kernel_regime(
-    K0: Float[Array, "N N"],
-    e0: Float[Array, " N"],
-    step_size: Scalar,
-    trajectory: Trajectory,
-    *,
-    output_size: Scalar,
-) -> Certificate:
+    K0: Float[Array, "N N"], e0: Float[Array, " N"], step_size: Scalar, trajectory: Trajectory,
+    *, output_size: Scalar,
+) -> Certificate:  # fmt: skip
     r"""Compare a run with the prediction of its initial kernel.
 
     Needs the probe ``kernel_distance``, $\lVert K_t-K_0\rVert$ (spectral norm), at every step.
@@ -62,37 +58,27 @@ def kernel_regime(
     lambda_min, lambda_max = eigenvalues[0], eigenvalues[-1]
     resolution = jnp.finfo(jnp.float64).eps * len(e0) * lambda_max
     q = jnp.maximum(jnp.abs(1 - step_size * lambda_min), jnp.abs(1 - step_size * lambda_max))
-    distance = trajectory.probes.get("kernel_distance", jnp.full_like(trajectory.risk, jnp.nan))
-    drift = jnp.max(distance)
-    t = trajectory.step
+    t, missing = trajectory.step, jnp.full_like(trajectory.risk, jnp.nan)
+    drift = jnp.max(trajectory.probes.get("kernel_distance", missing))
     E0 = jnp.sqrt(jnp.sum(e0**2))
     predicted = predicted_risk(K0, e0, step_size, t)
-    gap = jnp.abs(jnp.sqrt(2 * trajectory.risk) - jnp.sqrt(2 * predicted))
+    gap = jnp.where(t > 0, jnp.abs(jnp.sqrt(2 * trajectory.risk) - jnp.sqrt(2 * predicted)), 0.0)
     rounding = 64 * jnp.finfo(trajectory.risk.dtype).eps * (E0 + output_size)
-    allowed = ((q + step_size * drift) ** t - q**t) * E0 + rounding
-    gap = jnp.where(t > 0, gap, 0.0)
+    moved = q + step_size * drift
+    allowed = (moved**t - q**t) * E0 + rounding
     return Certificate(
         hypotheses={
             "kernel is positive: 0 < lambda_min(K_0)": Inequality(resolution, lambda_min),
             "step: gamma lambda_max(K_0) < 2": Inequality(step_size * lambda_max, 2.0),
             "recorded at every step": Inequality(jnp.max(jnp.diff(t)) * 1.0, 1.5),
-            "kernel moves little: q + gamma max_t |K_t - K_0| < 1": Inequality(
-                q + step_size * drift, 1.0
-            ),
+            "kernel moves little: q + gamma max_t |K_t - K_0| < 1": Inequality(moved, 1.0),
         },
-        conclusions={
-            "residual stays near the predicted one": Inequality(gap, allowed),
-        },
+        conclusions={"residual stays near the predicted one": Inequality(gap, allowed)},
         constants={
-            "lambda_min": lambda_min,
-            "lambda_max": lambda_max,
-            "q": q,
-            "Delta": drift,
-            "E_0": E0,
-            "gamma": jnp.asarray(step_size),
-            "largest gap over E_0": jnp.max(gap) / E0,
+            "lambda_min": lambda_min, "lambda_max": lambda_max, "q": q, "Delta": drift, "E_0": E0,
+            "gamma": jnp.asarray(step_size), "largest gap over E_0": jnp.max(gap) / E0,
         },
         predicted_rate=share_lost(predicted, t[-1]),
         measured_rate=share_lost(trajectory.risk, t[-1]),
         curves={"predicted by the initial kernel": predicted},
-    )
+    )  # fmt: skip
