@@ -1,5 +1,5 @@
 """Probes: each one function that returns a function of the parameters.
 
-The same probe runs inside the training scan (``run(..., probes={"name": probe})``) and afterwards
-over saved parameters (``jax.vmap(probe)(saved)``).
+The same probe runs inside the training scan (``segment(..., probes={"name": probe})``) and
+afterwards over saved parameters (``jax.vmap(probe)(saved)``).
 """
