@@ -11,7 +11,9 @@ from shoal.errors import InputError, nearest
 LONGEST = 200  # Characters.
 LARGEST = 1e15  # Bound of every intermediate number.
 
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+_OPERATORS: dict[type, Callable[..., Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -19,19 +21,9 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "exp": math.exp,
-    "floor": math.floor,
-    "int": int,
-    "log": math.log,
-    "log2": math.log2,
-    "max": max,
-    "min": min,
-    "round": lambda x: round(x),  # a second argument could be huge
-    "sqrt": math.sqrt,
-}
+_PLAIN = (abs, math.ceil, math.exp, math.floor, int, math.log, math.log2, max, min, math.sqrt)
+_FUNCTIONS: dict[str, Callable[..., Any]] = {f.__name__: f for f in _PLAIN}
+_FUNCTIONS["round"] = lambda x: round(x)  # a second argument could be huge
 Number = int | float
 
 
@@ -85,14 +77,12 @@ def evaluate(text: Any, known: Mapping[str, Any], *, partly: bool = False) -> An
                 if isinstance(known[name], bool) or not isinstance(known[name], int | float):
                     raise refuse(f"{name} is not a number but {known[name]!r}.")
                 return bounded(known[name])
-            case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return of(operator.neg, inner)
-            case ast.UnaryOp(op=ast.UAdd(), operand=inner):
-                return value(inner)
             case ast.BinOp(left=left, op=ast.Pow(), right=right):
                 return power(value(left), value(right))
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return of(_BINARY[type(op)], left, right)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return of(_OPERATORS[type(op)], left, right)
+            case ast.UnaryOp(op=op, operand=inner) if type(op) in _OPERATORS:
+                return of(_OPERATORS[type(op)], inner)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
                 if name not in _FUNCTIONS:
                     raise refuse(f"no function is called {name!r}; {nearest(name, _FUNCTIONS)}")

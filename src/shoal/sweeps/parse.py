@@ -1,7 +1,9 @@
 """Read the file of a sweep. It is checked without JAX, so that mistakes are reported at once."""
 
 import graphlib
+import itertools
 import math
+import operator
 import re
 import tomllib
 from collections.abc import Iterable
@@ -68,7 +70,7 @@ def parse(text: str) -> SweepFile:
     _require_known(table, KEYS, "a sweep")
     if not isinstance(table.get("paper"), str):
         raise InputError("a sweep must name its paper: paper = 'wu2023'.")
-    budget = _table(table, "budget")
+    constant, derived, budget = (_table(table, name) for name in ("set", "derived", "budget"))
     _require_known(budget, ("runs", "hours"), "[budget]")
     hours = budget.get("hours", math.inf)
     if isinstance(hours, bool) or not isinstance(hours, int | float) or not hours > 0:
@@ -76,16 +78,19 @@ def parse(text: str) -> SweepFile:
     precision = table.get("precision", "float64")
     if precision not in ("float64", "float32"):
         raise InputError(f"precision={precision!r}: expected float64 or float32.")
-    tables = [*(_table(table, name) for name in ("set", "axes", "derived")), *_zips(table)]
-    if sum(map(len, tables)) > MOST_NAMES:
+    groups = [*({k: v} for k, v in _table(table, "axes").items()), *_zips(table)]
+    if sum(map(len, [constant, derived, *groups])) > MOST_NAMES:
         raise InputError(f"a sweep may name at most {MOST_NAMES} settings.")
-    seeds, constant = _seeds(table.get("seeds", [0])), _constant(table)
-    axes = _axes(table, seeds, budget)
+    seeds = _seeds(table.get("seeds", [0]))
+    for name, value in constant.items():
+        if not _is_value(value):
+            raise InputError(f"[set] {name}: expected a finite number or a word.")
+    axes = _axes(groups, constant, len(seeds), budget.get("runs", MOST_RUNS))
     return SweepFile(
         paper=table["paper"],
         constant=constant,
         axes=axes,
-        derived=_derived(table, constant, axes),
+        derived=_in_order(derived, constant, axes),
         seeds=seeds,
         precision=precision,
         probes=_list_of_names(table, "probes"),
@@ -153,59 +158,42 @@ def _seeds(value: Any) -> tuple[int, ...]:
             value = list(range(first, last + 1))
     fits = isinstance(value, list) and 0 < len(value) <= LONGEST_AXIS
     if not fits or not all(type(seed) is int and 0 <= seed < 2**31 for seed in value):
-        msg = f"seeds={str(value)[:60]}: expected a list such as [0, 1, 2], or '0-9'."
-        raise InputError(msg)
+        raise InputError(f"seeds={str(value)[:60]}: expected a list such as [0, 1, 2], or '0-9'.")
     return tuple(dict.fromkeys(value))
 
 
 def _is_value(value: Any) -> bool:
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return isinstance(value, int | str | bool | float) and finite
+    return isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _constant(table: dict[str, Any]) -> dict[str, Value]:
-    constant = _table(table, "set")
-    for name, value in constant.items():
-        if not _is_value(value):
-            raise InputError(f"[set] {name}: expected a finite number or a word.")
-    return constant
-
-
-# ------------------------------------------------------------------------------------------- axes
-
-
-def _axes(table: dict[str, Any], seeds: tuple[int, ...], budget: dict[str, Any]) -> list[Axis]:
+def _axes(
+    groups: list[dict[str, Any]], constant: dict[str, Value], num_seeds: int, most: Any
+) -> list[Axis]:
     """All axes; more runs than the budget allows are refused before their points are made."""
-    most = budget.get("runs", MOST_RUNS)
     if type(most) is not int or not 1 <= most <= 10**7:
         msg = f"budget runs={str(most)[:60]}: expected a whole number of at most ten million."
         raise InputError(msg)
-    names = set(_table(table, "set"))
-    axes: list[Axis] = []
-    runs = _within(len(seeds), most)
-    for group in [*({k: v} for k, v in _table(table, "axes").items()), *_zips(table)]:
+    lengths = [_length(*next(iter(group.items()))) for group in groups]
+    for runs in itertools.accumulate(lengths, operator.mul, initial=num_seeds):
+        if runs > most:
+            msg = (
+                f"these axes make {runs:,} runs or more, and the budget is {most:,}; shorten an "
+                "axis, or raise budget.runs."
+            )
+            raise InputError(msg)
+    names, axes = set(constant), []
+    for group in groups:
         if twice := names & group.keys():
             msg = f"{min(twice)} is given twice: in [set], as an axis or as a zipped axis."
             raise InputError(msg)
         names |= group.keys()
-        runs = _within(runs * _length(*next(iter(group.items()))), most)
         columns = {name: _values(name, values) for name, values in group.items()}
         if len({len(values) for values in columns.values()}) > 1:
-            lengths = ", ".join(f"{name} has {len(v)}" for name, v in columns.items())
-            raise InputError(f"zipped axes must be equally long: {lengths}.")
+            said = ", ".join(f"{name} has {len(v)}" for name, v in columns.items())
+            raise InputError(f"zipped axes must be equally long: {said}.")
         points = zip(*columns.values(), strict=True)
         axes.append([dict(zip(columns, point, strict=True)) for point in points])
     return axes
-
-
-def _within(runs: int, most: int) -> int:
-    if runs > most:
-        msg = (
-            f"these axes make {runs:,} runs or more, and the budget is {most:,}; shorten an "
-            "axis, or raise budget.runs."
-        )
-        raise InputError(msg)
-    return runs
 
 
 def _length(name: str, values: Any) -> int:
@@ -249,12 +237,10 @@ def _range(name: str, values: dict[str, Any], count: int) -> list[Value]:
     return points
 
 
-# ----------------------------------------------------------------------------------------- derived
-
-
-def _derived(table: dict[str, Any], constant: dict[str, Value], axes: list[Axis]) -> dict[str, str]:
+def _in_order(
+    derived: dict[str, str], constant: dict[str, Value], axes: list[Axis]
+) -> dict[str, str]:
     """Expressions, each after those that it needs, tried on the first point of the grid."""
-    derived = _table(table, "derived")
     first = constant | {name: value for axis in axes for name, value in axis[0].items()}
     if twice := first.keys() & derived.keys():
         msg = f"{min(twice)} is given twice: it is derived, and an axis or in [set] as well."
