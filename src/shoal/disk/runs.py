@@ -167,20 +167,15 @@ def _digest(path: Path) -> str:
 
 def _problem_arrays(setup: Setup) -> dict[str, np.ndarray]:
     """A problem under the names of a problem file."""
-    if isinstance(setup.problem, Samples):
-        x = trees.blocks(setup.problem.x)
-        single = list(x) == ["params"]
-        return {("x" if single else f"x_{k}"): v for k, v in x.items()} | {"y": setup.problem.y}
     if not setup.has_samples:
         return trees.blocks(setup.problem)
-    target = setup.setting.target()
-    parts = {"": setup.problem, "_test": setup.held_out}
+    if isinstance(setup.problem, Samples):
+        return {k.replace(".", "_", 1): array for k, array in trees.blocks(setup.problem).items()}
+    names = {"y": setup.setting.target()}
     return {
-        f"{name}{end}": array
-        for end, part in parts.items()
-        if part is not None
-        for name, array in zip(("X", target, "q"), part, strict=True)
-        if array is not None
+        f"{names.get(name, name)}{end}": array
+        for end, part in (("", setup.problem), ("_test", setup.held_out))
+        for name, array in trees.blocks(part).items()
     }
 
 
