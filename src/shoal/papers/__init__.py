@@ -79,7 +79,7 @@ class _Papers(Mapping[str, Paper]):
         return iter(dict.fromkeys((*BUILT_IN, *_entry_points())))
 
     def __len__(self) -> int:
-        return len(tuple(self))
+        return sum(1 for _ in self)
 
 
 PAPERS: Mapping[str, Paper] = _Papers()

@@ -190,7 +190,6 @@ def estimate(sweep: Sweep, cores: int) -> Estimate:
 @in_float64
 def _flops_per_run(setup: Setup) -> float:
     """Flops of the gradients, as the compiler counts the plain formula before optimising it."""
-
     gradient = jax.jit(lambda one: jax.grad(one.risk)(one.params0))
     counted = gradient.lower(setup.one()).cost_analysis()
     return setup.setting.num_steps * float((counted or {}).get("flops", 0.0))

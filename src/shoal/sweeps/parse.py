@@ -1,9 +1,7 @@
 """Read the file of a sweep. It is checked without JAX, so that mistakes are reported at once."""
 
 import graphlib
-import itertools
 import math
-import operator
 import re
 import tomllib
 from collections.abc import Iterable
@@ -169,19 +167,11 @@ def _is_value(value: Any) -> bool:
 def _axes(
     groups: list[dict[str, Any]], constant: dict[str, Value], num_seeds: int, most: Any
 ) -> list[Axis]:
-    """All axes; more runs than the budget allows are refused before their points are made."""
+    """All axes; no more are made once there are more runs than the budget allows."""
     if type(most) is not int or not 1 <= most <= 10**7:
         msg = f"budget runs={str(most)[:60]}: expected a whole number of at most ten million."
         raise InputError(msg)
-    lengths = [_length(*next(iter(group.items()))) for group in groups]
-    for runs in itertools.accumulate(lengths, operator.mul, initial=num_seeds):
-        if runs > most:
-            msg = (
-                f"these axes make {runs:,} runs or more, and the budget is {most:,}; shorten an "
-                "axis, or raise budget.runs."
-            )
-            raise InputError(msg)
-    names, axes = set(constant), []
+    runs, names, axes = _within(num_seeds, most), set(constant), []
     for group in groups:
         if twice := names & group.keys():
             msg = f"{min(twice)} is given twice: in [set], as an axis or as a zipped axis."
@@ -189,32 +179,28 @@ def _axes(
         names |= group.keys()
         columns = {name: _values(name, values) for name, values in group.items()}
         if len({len(values) for values in columns.values()}) > 1:
-            said = ", ".join(f"{name} has {len(v)}" for name, v in columns.items())
-            raise InputError(f"zipped axes must be equally long: {said}.")
-        points = zip(*columns.values(), strict=True)
+            lengths = ", ".join(f"{name} has {len(v)}" for name, v in columns.items())
+            raise InputError(f"zipped axes must be equally long: {lengths}.")
+        points = list(zip(*columns.values(), strict=True))
+        runs = _within(runs * len(points), most)
         axes.append([dict(zip(columns, point, strict=True)) for point in points])
     return axes
 
 
-def _length(name: str, values: Any) -> int:
-    """Number of points that an axis asks for, before they are made."""
-    if isinstance(values, dict):
-        count = values.get("count")
-        if type(count) is int and 2 <= count <= LONGEST_AXIS:
-            return count
-        msg = f"axis {name}: a range needs from, to, and a count of 2 to {LONGEST_AXIS:,}."
-        raise InputError(msg)
-    if not isinstance(values, list) or not 0 < len(values) <= LONGEST_AXIS:
-        msg = f"axis {name}: expected a list of values, or {{ from = 1, to = 8, count = 4 }}."
-        raise InputError(msg)
-    return len(values)
+def _within(runs: int, most: int) -> int:
+    if runs > most:
+        msg = f"these axes make {runs:,} runs or more, and the budget is {most:,}; "
+        raise InputError(msg + "shorten an axis, or raise budget.runs.")
+    return runs
 
 
 def _values(name: str, values: Any) -> list[Value]:
     """Values of an axis: a list, or a range with ``from``, ``to`` and ``count``."""
-    count = _length(name, values)
     if isinstance(values, dict):
-        return _range(name, values, count)
+        return _range(name, values)
+    if not isinstance(values, list) or not 0 < len(values) <= LONGEST_AXIS:
+        msg = f"axis {name}: expected a list of values, or {{ from = 1, to = 8, count = 4 }}."
+        raise InputError(msg)
     if not all(map(_is_value, values)):
         raise InputError(f"axis {name}: expected finite numbers or words, not lists or tables.")
     if len({(type(v), v) for v in values}) < len(values):
@@ -222,9 +208,12 @@ def _values(name: str, values: Any) -> list[Value]:
     return values
 
 
-def _range(name: str, values: dict[str, Any], count: int) -> list[Value]:
+def _range(name: str, values: dict[str, Any]) -> list[Value]:
     _require_known(values, ("from", "to", "count", "log"), f"axis {name}")
-    low, high, log = (values.get(key, "") for key in ("from", "to", "log"))
+    low, high, count, log = (values.get(key, "") for key in ("from", "to", "count", "log"))
+    if type(count) is not int or not 2 <= count <= LONGEST_AXIS:
+        msg = f"axis {name}: a range needs from, to, and a count of 2 to {LONGEST_AXIS:,}."
+        raise InputError(msg)
     if any(isinstance(v, bool) or not isinstance(v, int | float) for v in (low, high)):
         raise InputError(f"axis {name}: a range needs numbers from and to.")
     if not max(abs(low), abs(high)) < 1e100 or low >= high or (log and low < 1e-100):
@@ -238,7 +227,7 @@ def _range(name: str, values: dict[str, Any], count: int) -> list[Value]:
 
 
 def _in_order(
-    derived: dict[str, str], constant: dict[str, Value], axes: list[Axis]
+    derived: dict[str, Any], constant: dict[str, Value], axes: list[Axis]
 ) -> dict[str, str]:
     """Expressions, each after those that it needs, tried on the first point of the grid."""
     first = constant | {name: value for axis in axes for name, value in axis[0].items()}

@@ -154,18 +154,15 @@ def _frontier(search: Search, widths: np.ndarray) -> Frontier:
 def carry_out(search: Search, ask: Ask) -> Result:
     """Fill the phase diagram and find both frontiers."""
     low, high = search.octaves
-    widths = 2.0 ** np.arange(low, high + 1)
-    enough = np.zeros((len(search.samples), len(widths), search.seeds), bool)
     octaves = range(low, high + 1)
-    for question, yes in ask(
-        [_question(search, "trains", n, k) for k in octaves for n in search.samples]
-    ):
+    widths = 2.0 ** np.array(octaves)
+    enough = np.zeros((len(search.samples), len(widths), search.seeds), bool)
+    grid = [_question(search, "trains", n, k) for k in octaves for n in search.samples]
+    for question, yes in ask(grid):
         i, octave = _place(search, question)
         enough[i, octave - low] = yes
     smallest = np.where(enough.any(axis=1), widths[enough.argmax(axis=1)], np.nan)
-    certified = None
-    if search.theorem is not None:
-        certified = _frontier(search, _bisected(search, ask))
+    certified = None if search.theorem is None else _frontier(search, _bisected(search, ask))
     return Result(search, widths, enough.mean(axis=2), _frontier(search, smallest), certified)
 
 
