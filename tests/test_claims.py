@@ -347,13 +347,20 @@ def test_more_seeds_begin_with_the_same_ones():
 # ------------------------------------------------------------------------------ what is kept
 
 
-def kept(claim, plan, folder, calls=None):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where measurements are kept."""
+    monkeypatch.setenv("SHOAL_CACHE_DIR", str(tmp_path))
+    return tmp_path / "measurements"
+
+
+def kept(claim, plan, calls=None):
     def make():
         if calls is not None:
             calls.append(plan)
         return claim.measure(plan)
 
-    return cache.cached(about(claim, plan), make, folder)
+    return cache.cached(about(claim, plan), make)
 
 
 FAKE = study_claim(
@@ -362,10 +369,10 @@ FAKE = study_claim(
 )  # fmt: skip
 
 
-def test_a_finished_measurement_is_not_repeated(tmp_path):
+def test_a_finished_measurement_is_not_repeated(folder):
     calls = []
-    first = kept(FAKE, FAKE.quick, tmp_path, calls)
-    second = kept(FAKE, FAKE.quick, tmp_path, calls)
+    first = kept(FAKE, FAKE.quick, calls)
+    second = kept(FAKE, FAKE.quick, calls)
     assert len(calls) == 1
     assert (first.found, second.found) == (False, True)
     assert second.seconds == first.seconds
@@ -374,31 +381,31 @@ def test_a_finished_measurement_is_not_repeated(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"damaged", b"", None])
-def test_damaged_measurements_are_redone(tmp_path, damage):
+def test_damaged_measurements_are_redone(folder, damage):
     calls = []
-    kept(FAKE, FAKE.quick, tmp_path, calls)
-    (path,) = tmp_path.glob("*.npz")
+    kept(FAKE, FAKE.quick, calls)
+    (path,) = folder.glob("*.npz")
     if damage is None:
         np.savez(path, effect=np.ones(4))  # without what says that it is whole
     else:
         path.write_bytes(damage)
-    assert not kept(FAKE, FAKE.quick, tmp_path, calls).found
+    assert not kept(FAKE, FAKE.quick, calls).found
     assert len(calls) == 2
-    assert kept(FAKE, FAKE.quick, tmp_path, calls).found
+    assert kept(FAKE, FAKE.quick, calls).found
 
 
-def test_an_interrupted_measurement_leaves_nothing(tmp_path):
+def test_an_interrupted_measurement_leaves_nothing(folder):
     def interrupted():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cache.cached(["x"], interrupted, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+        cache.cached(["x"], interrupted)
+    assert not folder.exists()
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    assert kept(FAKE, FAKE.quick, tmp_path / "file" / "below").arrays["effect"].shape == (4,)
+def test_a_cache_that_cannot_be_written_is_no_error(folder):
+    folder.write_text("")
+    assert kept(FAKE, FAKE.quick).arrays["effect"].shape == (4,)
 
 
 def test_the_name_depends_on_plan_claim_code_and_libraries(monkeypatch):

@@ -53,8 +53,7 @@ def one_lapack_thread() -> Iterator[None]:
         yield
     finally:
         with _limiting:
-            before = max(_limits)
-            _limits.pop()
+            before = _limits.pop()
             if not _limits:
                 limit(before)
 
@@ -66,11 +65,11 @@ def _openblas() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
     from scipy.linalg import cython_lapack
 
-    with contextlib.suppress(OSError, AttributeError):  # another LAPACK
+    try:
         library = ctypes.CDLL(cython_lapack.__file__)  # symbols of what it is linked with, too
-        names = "scipy_openblas_get_num_threads", "scipy_openblas_set_num_threads"
-        return getattr(library, names[0]), getattr(library, names[1])
-    return None
+        return library.scipy_openblas_get_num_threads, library.scipy_openblas_set_num_threads
+    except (OSError, AttributeError):  # another LAPACK
+        return None
 
 
 def numpy_tree(tree: Any) -> Any:
@@ -83,9 +82,7 @@ def numpy_tree(tree: Any) -> Any:
 
 def cores() -> int:
     """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def clear_programs() -> bool:
@@ -103,10 +100,9 @@ def clear_programs() -> bool:
         taken = MAPS_TAKEN.read_bytes().count(b"\n")
     except (OSError, ValueError):
         return False
-    if taken < allowed // 2:
-        return False
-    jax.clear_caches()
-    return True
+    if near := taken >= allowed // 2:
+        jax.clear_caches()
+    return near
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shoal.runtime import clear_programs, command_session, cores
+from shoal.runtime import clear_programs, command_session
 
 Task = dict[str, Any]
 
@@ -60,19 +60,15 @@ class Worker:
     """A process that performs one task after the other on one core."""
 
     def __init__(self, place: int) -> None:
-        self.place = place
-        self.ended = False
+        self.place, self.ended = place, False
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
         allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         pinned = [str(allowed[self.place % len(allowed)])] if allowed else []
-        return subprocess.Popen(
-            [sys.executable, "-m", "shoal.workers", *pinned],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-m", "shoal.workers", *pinned]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
     def ask(self, task: Task) -> Answer:
         """Perform a task; if the process dies of it, once more in a new one."""
@@ -93,12 +89,9 @@ class Worker:
         return Answer(task, None, "stopped" if self.ended else died)
 
     def _clear(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError, ValueError):  # unread output does not matter
-                assert pipe is not None
-                pipe.close()
+        """Kill the process, close its pipes and wait for it; unread output does not matter."""
+        with contextlib.suppress(OSError, ValueError), self.process:
+            self.process.kill()
 
     def end(self, asking: threading.Thread | None = None) -> None:
         """Stop at once; ``asking`` is the thread that waits for an answer, if any."""
@@ -109,17 +102,14 @@ class Worker:
         self._clear()
 
 
-def spread(tasks: Iterable[Task], *, most: int | None = None) -> Iterator[Answer]:
-    """Perform tasks on all cores, yielding answers as they come.
+def spread(tasks: Iterable[Task], *, most: int) -> Iterator[Answer]:
+    """Perform tasks in at most so many processes, yielding answers as they come.
 
-    A task is taken from the iterator only when a core is free for it. ``most`` limits the number of
-    processes.
+    A task is taken from the iterator only when a process is free for it.
     """
-    line = iter(tasks)
-    taking = threading.Lock()
+    line, taking, ended = iter(tasks), threading.Lock(), threading.Event()
     answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
-    workers = [Worker(place) for place in range(cores() if most is None else most)]
-    ended = threading.Event()
+    workers = [Worker(place) for place in range(most)]
 
     def serve(worker: Worker) -> None:
         while not ended.is_set():
@@ -134,16 +124,8 @@ def spread(tasks: Iterable[Task], *, most: int | None = None) -> Iterator[Answer
     try:
         for thread in threads:
             thread.start()
-        serving = len(workers)
-        while serving:
-            try:
-                answer = answers.get(timeout=0.2)  # lets Ctrl-C through
-            except queue.Empty:
-                continue
-            if answer is None:
-                serving -= 1
-            else:
-                yield answer
+        for _ in workers:  # each says None when it has ended
+            yield from iter(answers.get, None)
     finally:
         ended.set()
         for worker, thread in zip(workers, threads, strict=True):

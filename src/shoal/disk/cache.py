@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import inspect
 import io
 import json
 import time
@@ -14,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import shoal
-from shoal.errors import InputError
 from shoal.files import cache_folder, read_npz, write_aside
 from shoal.runtime import clear_programs
 
@@ -27,13 +27,7 @@ class Cached(NamedTuple):
     found: bool
 
 
-EDGES = ("benchmarks", "cli", "pages")
-"""Packages that cannot change a number."""
-
-
-def measurements() -> Path:
-    """The folder of cached measurements."""
-    return cache_folder() / "measurements"
+EDGES = ("benchmarks", "cli", "pages")  # Packages that cannot change a number.
 
 
 @functools.cache
@@ -55,8 +49,6 @@ def code_version(paper: str | None = None) -> str:
 
 def source_of(kind: type) -> str:
     """A digest of the file that defines a class: of a paper that is not built in."""
-    import inspect
-
     try:
         return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()[:16]
     except (OSError, TypeError):
@@ -70,29 +62,23 @@ def _name_of(about: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def cached(about: Any, make: Callable[[], dict[str, Any]], folder: Path | None = None) -> Cached:
+def cached(about: Any, make: Callable[[], dict[str, Any]]) -> Cached:
     """A measurement from disk if it was made before, else made now; damaged files are redone.
 
     ``about`` is plain data (as JSON has it) that decides, with the code, what ``make`` returns.
     """
-    path = (measurements() if folder is None else folder) / f"{_name_of(about)}.npz"
-    if path.exists():
-        try:
-            found = dict(read_npz(path))
-            seconds, names = float(found.pop("_seconds")), str(found.pop("_names"))
-            if names == ",".join(sorted(found)):
-                return Cached(found, seconds, found=True)
-        except (InputError, KeyError):
-            pass
-        path.unlink(missing_ok=True)
+    path = cache_folder() / "measurements" / f"{_name_of(about)}.npz"
+    with contextlib.suppress(KeyError, TypeError, ValueError):  # it is not there, or damaged
+        found = read_npz(path)
+        seconds, names = float(found.pop("_seconds")), str(found.pop("_names"))
+        if names == ",".join(sorted(found)):
+            return Cached(found, seconds, found=True)
     clear_programs()
     begun = time.perf_counter()
     made = {name: np.asarray(value) for name, value in make().items()}
     seconds = time.perf_counter() - begun
-    listed = np.asarray(",".join(sorted(made)))
-    content = io.BytesIO()
-    np.savez(content, **made, _seconds=np.asarray(seconds), _names=listed)  # type: ignore[arg-type]
-    # a cache that cannot be written is slower, not wrong
-    with contextlib.suppress(OSError):
+    about_made: dict[str, Any] = {"_seconds": seconds, "_names": ",".join(sorted(made))}
+    np.savez(content := io.BytesIO(), **made, **about_made)
+    with contextlib.suppress(OSError):  # a cache that cannot be written is slower, not wrong
         write_aside(path, content.getvalue())
     return Cached(made, seconds, found=False)

@@ -40,16 +40,17 @@ from shoal.runtime import in_float64
 FORMAT = 2
 OPTAX = "optax"
 """The method in run.json if it was an object of optax, which cannot be written down."""
+NOTES = (
+    "command", "step_size_source", "seconds", "ended", "created", "data_file", "params_file",
+)  # fmt: skip
 
 
 def versions() -> dict[str, str]:
     """The packages that made the numbers."""
     found = {"shoal": shoal.__version__, "python": platform.python_version()}
     for name in ("jax", "jaxlib", "numpy", "scipy", "diffrax", "polars"):
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 
@@ -59,10 +60,9 @@ def versions() -> dict[str, str]:
 def require_free(folder: Path) -> None:
     """Refuse a folder that exists or cannot be made, before any work is done."""
     folder = _absolute(folder)
-    with contextlib.suppress(OSError):
-        if folder.exists() or folder.is_symlink():
-            msg = f"{str(folder)!r} exists already; choose another --out, or move it away."
-            raise InputError(msg)
+    if os.path.lexists(folder):
+        msg = f"{str(folder)!r} exists already; choose another --out, or move it away."
+        raise InputError(msg)
     require_folder(folder)
 
 
@@ -83,8 +83,7 @@ def require_folder(folder: Path) -> None:
 def require_file(path: Path) -> None:
     """Refuse a file that cannot be written, before any work is done."""
     if _absolute(path).is_dir():
-        msg = f"{str(path)!r} is a folder; choose another --out."
-        raise InputError(msg)
+        raise InputError(f"{str(path)!r} is a folder; choose another --out.")
     require_folder(_absolute(path).parent)
 
 
@@ -95,8 +94,7 @@ def _absolute(folder: Path) -> Path:
 def save_run(folder: Path, run: Run, certificates: Iterable[Any] = ()) -> None:
     """Write a run folder aside, then give it its name."""
     if "problem" in run.setup.stacked:
-        msg = "a run folder holds one problem, and here every seed has its own data."
-        raise InputError(msg)
+        raise InputError("a run folder holds one problem, and here every seed has its own data.")
     require_free(folder)
     folder = _absolute(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -116,25 +114,24 @@ def save_run(folder: Path, run: Run, certificates: Iterable[Any] = ()) -> None:
 
 def _write_files(folder: Path, run: Run, theorems: list[dict[str, Any]]) -> None:
     setup = run.setup
-    table = io.BytesIO()  # by way of memory: polars does not open every name that the system allows
-    run.frame().write_parquet(table)
+    # by way of memory: polars does not open every name that the system allows
+    run.frame().write_parquet(table := io.BytesIO())
     (folder / "trajectory.parquet").write_bytes(table.getvalue())
     files: dict[str, dict[str, Any]] = {
-        "problem": problem_arrays(setup),
+        "problem": _problem_arrays(setup),
         "params0": trees.blocks(setup.params0),
         "params": trees.blocks(run.params),
     }
     if run.average is not None:
         files["average"] = trees.blocks(run.average)
-    arrays = {name: x for name, x in run.probes.items() if x.ndim > 2}
-    if arrays:
+    if arrays := {name: x for name, x in run.probes.items() if x.ndim > 2}:
         files["probes"] = {"seed": np.asarray(run.seeds), "step": run.step} | arrays
     for name, content in files.items():
         np.savez(folder / f"{name}.npz", **content)
     (folder / "certificates.json").write_text(dumps(theorems), encoding="utf-8")
     steps = setup.step_size
-    if steps is not None:
-        steps = float(steps[0]) if np.ptp(steps) == 0 else steps
+    if steps is not None and np.ptp(steps) == 0:
+        steps = float(steps[0])
     about = {
         "format": FORMAT,
         "paper" if setup.paper else "model": setup.name,
@@ -168,22 +165,17 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def problem_arrays(setup: Setup) -> dict[str, np.ndarray]:
+def _problem_arrays(setup: Setup) -> dict[str, np.ndarray]:
     """A problem under the names of a problem file."""
-    if isinstance(setup.problem, Samples):
-        x = trees.blocks(setup.problem.x)
-        single = list(x) == ["params"]
-        return {("x" if single else f"x_{k}"): v for k, v in x.items()} | {"y": setup.problem.y}
     if not setup.has_samples:
         return trees.blocks(setup.problem)
-    target = setup.setting.target()
-    parts = {"": setup.problem, "_test": setup.held_out}
+    if isinstance(setup.problem, Samples):
+        return {k.replace(".", "_", 1): array for k, array in trees.blocks(setup.problem).items()}
+    names = {"y": setup.setting.target()}
     return {
-        f"{name}{end}": array
-        for end, part in parts.items()
-        if part is not None
-        for name, array in zip(("X", target, "q"), part, strict=True)
-        if array is not None
+        f"{names.get(name, name)}{end}": array
+        for end, part in (("", setup.problem), ("_test", setup.held_out))
+        for name, array in trees.blocks(part).items()
     }
 
 
@@ -206,8 +198,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
     """Write rows as a Parquet table, whole or not at all."""
     import polars as pl
 
-    table = io.BytesIO()
-    pl.DataFrame(rows).write_parquet(table)
+    pl.DataFrame(rows).write_parquet(table := io.BytesIO())
     write_whole(path, table.getvalue())
 
 
@@ -223,33 +214,21 @@ def load_run(folder: Path, setup: Setup | None = None) -> Run:
     about = read_json(folder / "run.json")
     try:
         found = _setup_of(folder, about, setup)
-        recorded = about["setting"]["num_steps"], about["setting"]["every"]
-        expected = np.arange(0, recorded[0] + 1, recorded[1])
+        expected = np.arange(0, about["setting"]["num_steps"] + 1, about["setting"]["every"])
         _check_files(folder, about)
         parts = {str(name): tuple(map(str, some)) for name, some in about.get("probes", {}).items()}
-    except InputError:
-        raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        msg = (
-            f"{str(folder / 'run.json')!r} is not a shoal run folder "
-            f"({type(error).__name__}: {error})."
-        )
+        if isinstance(error, InputError):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        msg = f"{str(folder / 'run.json')!r} is not a shoal run folder ({reason})."
         raise InputError(msg) from None
     step, risk, probes = _read_trajectory(folder / "trajectory.parquet", found, expected)
     params = _stacked(folder / "params.npz", found)
     average = _stacked(folder / "average.npz", found) if found.setting.averages else None
     probes |= _read_arrays(folder / "probes.npz", risk.shape)
+    notes = {name: about[name] for name in NOTES if name in about}
     parts = parts or _parts_by_name(found, probes)
-    kept = (
-        "command",
-        "step_size_source",
-        "seconds",
-        "ended",
-        "created",
-        "data_file",
-        "params_file",
-    )
-    notes = {name: about[name] for name in kept if name in about}
     return Run(found, step, risk, probes, params, average, parts, notes)
 
 
@@ -257,20 +236,24 @@ def _setup_of(folder: Path, about: dict[str, Any], setup: Setup | None) -> Setup
     if about["format"] not in (1, FORMAT):
         msg = f"this run has format {about['format']!r}; this version reads 1 and {FORMAT}."
         raise InputError(msg)
-    if "paper" not in about:
-        if setup is None:
-            msg = (
-                f"{str(folder)!r} is a run of the model {about['model']!r}; give the setup that it "
-                "came from: sh.load(folder, setup)."
-            )
-            raise InputError(msg)
-        values = about["setting"]
-        changes = {name: values[name] for name in ("num_steps", "every", "method", "train")}
-        made = setup.with_setting(**changes)
-        return made if values["step_size"] is None else made.with_steps(values["step_size"])
-    paper = known_paper(str(about["paper"]))
     values = dict(about["setting"])
-    steps, method = values.pop("step_size"), values.pop("method")
+    steps = values.pop("step_size")
+    if "paper" in about:
+        made = _paper_setup(folder, about, values, steps)
+    elif setup is not None:
+        names = ("num_steps", "every", "method", "train")
+        made = setup.with_setting(**{name: values[name] for name in names})
+    else:
+        msg = (
+            f"{str(folder)!r} is a run of the model {about['model']!r}; give the setup that it "
+            "came from: sh.load(folder, setup)."
+        )
+        raise InputError(msg)
+    return made if steps is None else made.with_steps(steps)
+
+
+def _paper_setup(folder: Path, about: dict[str, Any], values: dict[str, Any], steps: Any) -> Setup:
+    paper, method = known_paper(str(about["paper"])), values.pop("method")
     chosen = values if method == OPTAX else values | {"method": method}
     setting = with_values(paper.setting(), chosen, owner=paper.key).complete()
     seeds, precision = about["seeds"], about["precision"]
@@ -284,40 +267,32 @@ def _setup_of(folder: Path, about: dict[str, Any], setup: Setup | None) -> Setup
         or np.shape(steps) not in ((), (len(seeds),))
         or not np.isfinite(np.asarray(0.0 if steps is None else steps, float)).all()
     ):
-        msg = "run.json: step_size, precision or seeds are not those of a finished run."
-        raise InputError(msg)
+        raise InputError("run.json: step_size, precision or seeds are not those of a finished run.")
+    path, held_out = folder / "problem.npz", None
     if setting.objective is None:
-        problem, held_out = read_problem(
-            folder / "problem.npz", setting.target(), queries=setting.queries
-        )
+        problem, held_out = read_problem(path, setting.target(), queries=setting.queries)
         _require_sizes(setting, problem)
         check_problem(setting, problem, held_out)
     else:
-        expected = trees.blocks(setting.data_spec())
-        arrays = read_npz(folder / "problem.npz", tuple(expected))
-        problem, held_out = trees.with_blocks(setting.data_spec(), arrays), None
-    drawn = about.get("from_init", about.get("params_file") is None)
+        spec = setting.data_spec()
+        problem = trees.with_blocks(spec, read_npz(path, tuple(trees.blocks(spec))))
     made = Setup(
         setting, problem, (), tuple(seeds), held_out=held_out, precision=precision,
-        overrides=tuple(str(name) for name in about["given"]), from_init=drawn,
+        overrides=tuple(str(name) for name in about["given"]),
+        from_init=about.get("from_init", about.get("params_file") is None),
     )  # fmt: skip
     made = made.replace(params0=_stacked(folder / "params0.npz", made)).astype(precision)
     made.trained  # noqa: B018 (refuses names that the model does not have)
-    if method == OPTAX:
-        made = made.with_setting(method=OPTAX)
-    return made if steps is None else made.with_steps(steps)
+    return made.with_setting(method=OPTAX) if method == OPTAX else made
 
 
 def _require_sizes(setting: Any, problem: Any) -> None:
-    names = ("num_samples", "num_tokens", "dim")
-    shape = tuple(getattr(setting, name) for name in names)
+    shape = setting.num_samples, setting.num_tokens, setting.dim
     if problem.X.shape != shape:
-        msg = f"problem.npz: X has shape {problem.X.shape}, but run.json says {shape}."
-        raise InputError(msg)
+        raise InputError(f"problem.npz: X has shape {problem.X.shape}, but run.json says {shape}.")
     expected = getattr(setting, "out_dim", 1)
     if problem.y.ndim == 3 and problem.y.shape[2] != expected:
-        msg = f"problem.npz: Y has {problem.y.shape[2]} outputs, not {expected}."
-        raise InputError(msg)
+        raise InputError(f"problem.npz: Y has {problem.y.shape[2]} outputs, not {expected}.")
 
 
 def _check_files(folder: Path, about: dict[str, Any]) -> None:
@@ -325,11 +300,9 @@ def _check_files(folder: Path, about: dict[str, Any]) -> None:
     for name, digest in about.get("files", {}).items():
         path = folder / Path(name).name
         if not path.is_file():
-            msg = f"{str(path)!r} is missing."
-            raise InputError(msg)
+            raise InputError(f"{str(path)!r} is missing.")
         if _digest(path) != digest:
-            msg = f"{str(path)!r} was changed after the run was saved; train again."
-            raise InputError(msg)
+            raise InputError(f"{str(path)!r} was changed after the run was saved; train again.")
 
 
 def _stacked(path: Path, setup: Setup) -> Any:
@@ -337,14 +310,12 @@ def _stacked(path: Path, setup: Setup) -> Any:
     spec = setup.setting.network().spec
     wanted = trees.blocks(spec)
     found = read_npz(path, tuple(wanted))
-    for block, want in wanted.items():
-        expected = (len(setup.seeds), *want.shape)
-        if found[block].shape != expected:
-            msg = f"{str(path)!r}: {block} has shape {found[block].shape}; expected {expected}."
-            raise InputError(msg)
-        if found[block].dtype != setup.precision:
-            msg = f"{str(path)!r}: {block} is {found[block].dtype}, not {setup.precision}."
-            raise InputError(msg)
+    for block, array in found.items():
+        expected, where = (len(setup.seeds), *wanted[block].shape), f"{str(path)!r}: {block}"
+        if array.shape != expected:
+            raise InputError(f"{where} has shape {array.shape}; expected {expected}.")
+        if array.dtype != setup.precision:
+            raise InputError(f"{where} is {array.dtype}, not {setup.precision}.")
     return trees.with_blocks(spec, found)
 
 
@@ -352,8 +323,7 @@ def _read_arrays(path: Path, shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Probes that are arrays, (seeds, records, ...)."""
     if not path.is_file():
         return {}
-    names = tuple(name for name in npz_names(path) if name not in ("seed", "step"))
-    found = read_npz(path, names)
+    found = read_npz(path, tuple(name for name in npz_names(path) if name not in ("seed", "step")))
     for name, array in found.items():
         if array.shape[:2] != shape or array.dtype.kind not in "fiub":
             msg = f"{str(path)!r}: {name} has shape {array.shape}; expected {shape} in front."
@@ -375,14 +345,12 @@ def _parts_by_name(setup: Setup, recorded: Iterable[str]) -> dict[str, tuple[str
 def read_json(path: Path) -> Any:
     """A JSON file from outside, or what is wrong with it."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         msg = f"{str(path.parent)!r} is not a run folder (it has no {path.name})."
-        raise InputError(msg) from None
     except (OSError, ValueError, RecursionError) as error:
         msg = f"{str(path)!r} cannot be read ({error})."
-        raise InputError(msg) from None
-    return value
+    raise InputError(msg)
 
 
 def _read_trajectory(
@@ -390,42 +358,37 @@ def _read_trajectory(
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     import polars as pl
 
-    seeds = setup.seeds
+    seeds, where = setup.seeds, repr(str(path))
     try:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
-        msg = f"{str(path)!r} cannot be read ({str(error).splitlines()[0]})."
-        raise InputError(msg) from None
+        raise InputError(f"{where} cannot be read ({str(error).splitlines()[0]}).") from None
     if missing := {"seed", "step", "risk"} - set(frame.columns):
-        msg = f"{str(path)!r} lacks the columns {', '.join(sorted(missing))}."
-        raise InputError(msg)
+        raise InputError(f"{where} lacks the columns {', '.join(sorted(missing))}.")
     if not frame["seed"].dtype.is_integer() or not frame["step"].dtype.is_integer():
-        msg = f"{str(path)!r}: seed and step must be whole numbers."
+        raise InputError(f"{where}: seed and step must be whole numbers.")
+    kinds = frame.schema.items()
+    odd = [c for c, kind in kinds if not (kind.is_numeric() or kind == pl.Boolean)]
+    odd += [c for c, kind in kinds if kind in (pl.Int128, pl.Decimal)]
+    if odd or any(frame.null_count().row(0)):
+        msg = f"{where}: every column must hold numbers, with none missing ({', '.join(odd)})."
         raise InputError(msg)
-    kinds = {c: frame[c].dtype for c in frame.columns}
-    odd = [c for c, kind in kinds.items() if not (kind.is_numeric() or kind == pl.Boolean)]
-    odd += [c for c, kind in kinds.items() if kind in (pl.Int128, pl.Decimal)]
-    if odd or any(frame[c].null_count() for c in frame.columns):
-        msg = (
-            f"{str(path)!r}: every column must hold numbers, with none missing ({', '.join(odd)})."
-        )
-        raise InputError(msg)
-    frame = frame.sort("seed", "step", maintain_order=True)
-    order = np.argsort(seeds)
+    places = {seed: place for place, seed in enumerate(seeds)}
+    place = [places.get(seed, len(seeds)) for seed in frame["seed"]]
+    frame = frame[np.lexsort((frame["step"].to_numpy(), place))]  # in the order of the seeds
     if (
-        frame["seed"].to_list() != np.repeat(np.asarray(seeds)[order], len(steps)).tolist()
+        frame["seed"].to_list() != np.repeat(seeds, len(steps)).tolist()
         or frame["step"].to_list() != np.tile(steps, len(seeds)).tolist()
     ):
-        msg = f"{str(path)!r} does not hold exactly the steps of run.json for each of its seeds."
+        msg = f"{where} does not hold exactly the steps of run.json for each of its seeds."
         raise InputError(msg)
-    rank = np.argsort(order)  # rows of the sorted table in the order of the seeds
 
     def column(name: str) -> np.ndarray:
-        return frame[name].to_numpy().reshape(len(seeds), len(steps))[rank]
+        return frame[name].to_numpy(writable=True).reshape(len(seeds), len(steps))
 
-    negative = setup.has_samples and bool((column("risk") < 0).any())
-    if column("risk").dtype != np.dtype(setup.precision) or negative:
-        msg = f"{str(path)!r}: risk must hold {setup.precision} numbers that are not negative."
+    risk = column("risk")
+    if risk.dtype != np.dtype(setup.precision) or (setup.has_samples and (risk < 0).any()):
+        msg = f"{where}: risk must hold {setup.precision} numbers that are not negative."
         raise InputError(msg)
     others = [name for name in frame.columns if name not in ("seed", "step", "time", "risk")]
-    return steps, column("risk"), {name: column(name) for name in others}
+    return steps, risk, {name: column(name) for name in others}

@@ -36,26 +36,19 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-def _read(path: Path) -> pl.DataFrame | Damaged:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        return Damaged(path, str(error.strerror))
-    if _digest(content) != path.stem:
-        return Damaged(path, "its content changed after it was written")
-    try:
-        return pl.read_parquet(io.BytesIO(content))
-    except (pl.exceptions.PolarsError, OSError) as error:
-        return Damaged(path, str(error).splitlines()[0])
-
-
 def load(folder: Path) -> tuple[pl.DataFrame | None, list[Damaged]]:
     """All runs of a folder, each once and in order, and the files that cannot be read."""
     paths = (folder / "runs").glob("*.parquet")
-    newest_first = sorted(paths, key=lambda p: (-p.stat().st_mtime_ns, p.name))
-    parts = [_read(path) for path in newest_first]
-    damaged = [part for part in parts if isinstance(part, Damaged)]
-    frames = [part for part in parts if not isinstance(part, Damaged)]
+    frames, damaged = [], []
+    for path in sorted(paths, key=lambda p: (-p.stat().st_mtime_ns, p.name)):  # newest first
+        try:
+            content = path.read_bytes()
+            if _digest(content) != path.stem:
+                raise OSError("its content changed after it was written")
+            frames.append(pl.read_parquet(io.BytesIO(content)))
+        except (OSError, pl.exceptions.PolarsError) as error:
+            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            damaged.append(Damaged(path, reason))
     if not frames:
         return None, damaged
     rows = pl.concat(frames, how="diagonal_relaxed")
@@ -70,16 +63,14 @@ def frame(folder: str | Path) -> pl.DataFrame:
     """
     folder = Path(folder)
     if not (folder / "runs").is_dir():
-        msg = f"{str(folder)!r} is not a sweep folder; make one with shoal sweep."
-        raise InputError(msg)
+        raise InputError(f"{str(folder)!r} is not a sweep folder; make one with shoal sweep.")
     rows, damaged = load(folder)
     if damaged:
         files = "; ".join(f"{d.path.name}: {d.reason}" for d in damaged)
         msg = f"{str(folder)!r} is damaged ({files}); run the sweep again to repair it."
         raise InputError(msg)
     if rows is None:
-        msg = f"{str(folder)!r} holds no finished run yet."
-        raise InputError(msg)
+        raise InputError(f"{str(folder)!r} holds no finished run yet.")
     return rows
 
 
@@ -87,8 +78,7 @@ class Writer:
     """The only process that writes into a folder, while it is open."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.runs = folder / "runs"
+        self.folder, self.runs = folder, folder / "runs"
         try:
             self.runs.mkdir(parents=True, exist_ok=True)
             self.lock = (folder / "lock").open("a+")
@@ -131,8 +121,7 @@ class Writer:
             self.merge()
 
     def _write(self, rows: pl.DataFrame) -> Path:
-        content = io.BytesIO()
-        rows.write_parquet(content)
+        rows.write_parquet(content := io.BytesIO())
         path = self.runs / f"{_digest(content.getvalue())}.parquet"
         write_aside(path, content.getvalue())
         return path
@@ -152,7 +141,6 @@ class Writer:
         """Write the table without curves, and return it with them."""
         rows, _ = load(self.folder)
         if rows is not None:
-            content = io.BytesIO()
-            rows.drop(CURVES, strict=False).write_parquet(content)
+            rows.drop(CURVES, strict=False).write_parquet(content := io.BytesIO())
             write_aside(self.folder / "index.parquet", content.getvalue())
         return rows

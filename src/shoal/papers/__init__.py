@@ -27,20 +27,18 @@ def _entry_points() -> dict[str, Any]:
 def _value(module: Any, where: str) -> Paper:
     found = module if isinstance(module, Paper) else getattr(module, "PAPER", None)
     if not isinstance(found, Paper):
-        msg = f"{where} holds no paper: it should define PAPER = sh.Paper(...)."
-        raise InputError(msg)
+        raise InputError(f"{where} holds no paper: it should define PAPER = sh.Paper(...).")
     return found
 
 
 @functools.cache
-def _built_in(key: str) -> Paper:
-    return _value(importlib.import_module(f"shoal.papers.{key}"), key)
-
-
-@functools.cache
-def _installed(key: str) -> Paper:
+def _named(key: str) -> Paper:
+    """A paper that is built in or installed; a KeyError if there is none."""
+    if key in BUILT_IN:
+        return _value(importlib.import_module(f"shoal.papers.{key}"), key)
+    point = _entry_points()[key]
     try:
-        return _value(_entry_points()[key].load(), key)
+        return _value(point.load(), key)
     except (ImportError, AttributeError) as error:
         msg = f"the installed paper {key!r} cannot be loaded ({type(error).__name__}: {error})."
         raise InputError(msg) from None
@@ -52,9 +50,8 @@ def _from_file(path: Path) -> Paper:
     mark = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # files of one name are two papers
     name = f"{LOADED}{path.stem}_{mark}"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        msg = f"{str(path)!r} is not a Python file."
-        raise InputError(msg)
+    assert spec is not None  # its name ends in .py
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that classes in it know their source
     try:
@@ -76,17 +73,13 @@ class _Papers(Mapping[str, Paper]):
     """All papers that have a name, loaded when looked at."""
 
     def __getitem__(self, key: str) -> Paper:
-        if key in BUILT_IN:
-            return _built_in(key)
-        if key in _entry_points():
-            return _installed(key)
-        raise KeyError(key)
+        return _named(key)
 
     def __iter__(self) -> Iterator[str]:
-        yield from dict.fromkeys((*BUILT_IN, *_entry_points()))
+        return iter(dict.fromkeys((*BUILT_IN, *_entry_points())))
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
 
 PAPERS: Mapping[str, Paper] = _Papers()
@@ -106,8 +99,7 @@ def paper_of(target: str) -> Paper:
             raise InputError(msg)
         return _from_file(path.resolve())
     if target not in PAPERS:
-        msg = f"no paper is called {target!r}; {nearest(target, PAPERS)}"
-        raise InputError(msg)
+        raise InputError(f"no paper is called {target!r}; {nearest(target, PAPERS)}")
     return PAPERS[target]
 
 
@@ -116,19 +108,14 @@ def known_paper(key: str) -> Paper:
 
     A key from a file is never taken for a path: only what the user types is run.
     """
-    loaded = {paper.key: paper for paper in _loaded_files()}
-    if key in loaded:
-        return loaded[key]
+    modules = [module for name, module in sys.modules.items() if name.startswith(LOADED)]
+    for paper in (getattr(module, "PAPER", None) for module in reversed(modules)):
+        if isinstance(paper, Paper) and paper.key == key:
+            return paper
     if key not in PAPERS:
         msg = f"no paper is called {key!r} here; if it is your own, name its file: --paper FILE."
         raise InputError(msg)
     return PAPERS[key]
-
-
-def _loaded_files() -> list[Paper]:
-    names = [name for name in sys.modules if name.startswith(LOADED)]
-    found = [getattr(sys.modules[name], "PAPER", None) for name in names]
-    return [paper for paper in found if isinstance(paper, Paper)]
 
 
 def split_target(name: str) -> tuple[str, str]:
@@ -137,10 +124,7 @@ def split_target(name: str) -> tuple[str, str]:
     >>> split_target("wu2023.theorem_a"), split_target("./mine.py.theorem_1"), split_target("a.py")
     (('wu2023', 'theorem_a'), ('./mine.py', 'theorem_1'), ('a.py', ''))
     """
-    if name.endswith(".py"):
+    if is_file(name):
         return name, ""
-    if ".py." in name:
-        target, _, part = name.rpartition(".")
-        return target, part
-    target, _, part = name.partition(".")
+    target, _, part = name.rpartition(".") if ".py." in name else name.partition(".")
     return target, part

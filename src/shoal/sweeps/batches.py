@@ -3,14 +3,13 @@
 Who trains a batch does not matter to its numbers.
 """
 
+import dataclasses
 import functools
 import math
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from shoal.certificates import Certificate, readings, verdict
 from shoal.errors import InputError
@@ -91,8 +90,8 @@ def _setup(paper: Any, values: dict[str, Any], seed: int, precision: str) -> Set
     untrained = {"num_steps": 1, "every": 1, "step_size": None, "train": "all", "method": "gd"}
     source = setting.replace(**untrained, batch_size=None)
     problem, held_out = _data(source)
-    setup = Setup(setting, problem, _weights(source, seed), (seed,), held_out=held_out)
-    setup = setup.astype(precision)
+    weights = _weights(source, (seed,))
+    setup = Setup(setting, problem, weights, (seed,), held_out=held_out).astype(precision)
     return setup if setting.step_size is None else setup.with_steps(setting.step_size)
 
 
@@ -102,11 +101,7 @@ def _setting(paper: Any, values: tuple[tuple[str, Any], ...]) -> Any:
 
 
 _data = functools.lru_cache(maxsize=256)(make_data)
-
-
-@functools.lru_cache(maxsize=1024)
-def _weights(setting: Any, seed: int) -> Any:
-    return draw_weights(setting, (seed,))
+_weights = functools.lru_cache(maxsize=1024)(draw_weights)
 
 
 def _trained(
@@ -115,19 +110,13 @@ def _trained(
     """Train stacked setups and compare the theorems with them: the cells of every run."""
     if setup.step_size is None:
         setup = setup.with_steps(engine.default_steps(setup))
-    compared = [theorem_of(setup, key) for key in theorems]
-    needed = tuple(name for theorem in compared for name in theorem.probes)
+    needed = tuple(name for key in theorems for name in theorem_of(setup, key).probes)
     names, parts = _recorded(setup, probes, needed)
     seen = engine.trajectories(setup, names)
-
-    def columns(chosen: Iterable[str]) -> dict[str, np.ndarray]:
-        flat = [c for name in chosen for c in [f"{name}_{p}" for p in parts[name]] or [name]]
-        return {column: seen.probes[column] for column in flat}
-
-    throughout = seen._replace(probes=columns(name for name in names if "@" not in name))
-    found = {t.key: engine.certificates(setup, throughout, t.certificate) for t in compared}
-    risk, step = np.asarray(seen.risk), np.asarray(seen.step[0])
-    run = Run(setup, step, risk, columns(probes), seen.params)
+    run = Run(setup, seen.step[0], seen.risk, dict(seen.probes), seen.params)
+    found = {key: run.certify(key) for key in theorems}
+    columns = [c for name in probes for c in [f"{name}_{p}" for p in parts[name]] or [name]]
+    run = dataclasses.replace(run, probes={column: seen.probes[column] for column in columns})
     kept = thinned(len(run.step), CURVE)
     rows = []
     for i, gone in enumerate(run.diverged_at):
@@ -135,9 +124,8 @@ def _trained(
         row = {"status": "", "reason": reason} | run_row(run, i)
         for key, certificates in found.items():
             row |= _certificate_cells(key, certificates[i])
-        row["curve_step"] = [int(step) for step in run.step[kept]]
-        row["curve_risk"] = [float(risk) for risk in run.risk[i, kept]]
-        rows.append(row)
+        curve = {"curve_step": run.step[kept].tolist(), "curve_risk": run.risk[i, kept].tolist()}
+        rows.append(row | curve)
     return rows
 
 
@@ -168,9 +156,6 @@ def _certificate_cells(key: str, certificate: Certificate) -> dict[str, Any]:
     }
 
 
-# -------------------------------------------------------------------------------------- estimates
-
-
 class Estimate(NamedTuple):
     """What a sweep will cost, roughly."""
 
@@ -190,12 +175,12 @@ def estimate(sweep: Sweep, cores: int) -> Estimate:
     """Count runs, programs, flops and memory without running anything."""
     batches = divide(sweep)
     flops = {program: _flops_per_run(setup) for program, setup in sweep.programs.items()}
-    total = largest = 0.0
-    for batch in batches:
-        setup = sweep.programs[batch.program]
-        max_floats = floats_per_step(setup.setting) + 4.0 * size(setup.params0)
-        largest = max(largest, 8.0 * max_floats * batch.size)
-        total += len(batch.runs) * flops[batch.program]
+    floats = {
+        program: floats_per_step(setup.setting) + 4.0 * size(setup.params0)
+        for program, setup in sweep.programs.items()
+    }
+    total = sum(len(batch.runs) * flops[batch.program] for batch in batches)
+    largest = max(8.0 * floats[batch.program] * batch.size for batch in batches)
     busy = min(cores, len(batches))
     seconds = (total / RATE + COMPILING * len(flops)) / busy
     memory = busy * (largest + 0.5 * 2**30) / 2**30
@@ -205,9 +190,6 @@ def estimate(sweep: Sweep, cores: int) -> Estimate:
 @in_float64
 def _flops_per_run(setup: Setup) -> float:
     """Flops of the gradients, as the compiler counts the plain formula before optimising it."""
-
-    def gradient(one: Setup) -> Any:
-        return jax.grad(one.risk)(one.params0)
-
-    counted = jax.jit(gradient).lower(setup.one()).cost_analysis()
+    gradient = jax.jit(lambda one: jax.grad(one.risk)(one.params0))
+    counted = gradient.lower(setup.one()).cost_analysis()
     return setup.setting.num_steps * float((counted or {}).get("flops", 0.0))

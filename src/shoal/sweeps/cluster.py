@@ -1,6 +1,7 @@
 """The same batches on a Dask cluster. Results come back to the client, which alone writes."""
 
 import functools
+import itertools
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,10 +12,8 @@ from shoal.workers import Answer, Task, Worker
 AHEAD = 2  # Batches that wait at every worker, so that none is idle.
 
 
-@functools.cache
-def _worker() -> Worker:
-    """The process that works for this Dask worker: pinned and in float64, as on one machine."""
-    return Worker(os.getpid())
+_worker = functools.cache(lambda: Worker(os.getpid()))
+"""The process that works for this Dask worker: pinned and in float64, as on one machine."""
 
 
 def perform(task: Task) -> Any:
@@ -42,15 +41,14 @@ def spread(address: str, tasks: Iterable[Task]) -> Iterator[Answer]:
     queue = iter(tasks)
     asked: dict[Any, Task] = {}
 
-    def room() -> int:
+    def ask() -> list[Any]:
+        """Submit as many tasks as there is room for; their futures."""
         threads = sum(w["nthreads"] for w in client.scheduler_info(-1)["workers"].values())
-        return max(AHEAD * threads, 1) - len(asked)
-
-    def ask() -> Iterator[Any]:
-        while room() > 0 and (task := next(queue, None)) is not None:
-            future = client.submit(perform, task, pure=False, retries=2)
-            asked[future] = task
-            yield future
+        room = max(AHEAD * threads, 1) - len(asked)
+        chosen = itertools.islice(queue, max(room, 0))
+        new = {client.submit(perform, task, pure=False, retries=2): task for task in chosen}
+        asked.update(new)
+        return list(new)
 
     with client:
         done = distributed.as_completed(ask(), loop=client.loop)
@@ -58,4 +56,4 @@ def spread(address: str, tasks: Iterable[Task]) -> Iterator[Answer]:
             task, finished = asked.pop(future), future.status == "finished"
             why = None if finished else str(future.exception())
             yield Answer(task, future.result() if finished else None, why)
-            done.update(list(ask()))
+            done.update(ask())

@@ -11,7 +11,9 @@ from shoal.errors import InputError, nearest
 LONGEST = 200  # Characters.
 LARGEST = 1e15  # Bound of every intermediate number.
 
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+_OPERATORS: dict[type, Callable[..., Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -19,20 +21,29 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "ceil": math.ceil,
-    "exp": math.exp,
-    "floor": math.floor,
-    "int": int,
-    "log": math.log,
-    "log2": math.log2,
-    "max": max,
-    "min": min,
-    "round": lambda x: round(x),  # a second argument could be huge
-    "sqrt": math.sqrt,
-}
+_PLAIN = (abs, math.ceil, math.exp, math.floor, int, math.log, math.log2, max, min, math.sqrt)
+_FUNCTIONS: dict[str, Callable[..., Any]] = {f.__name__: f for f in _PLAIN}
+_FUNCTIONS["round"] = lambda x: round(x)  # a second argument could be huge
 Number = int | float
+
+
+def _bounded(number: Any) -> Number:
+    if isinstance(number, complex):
+        raise ValueError("this is a root of a negative number.")
+    if not abs(number) <= LARGEST:
+        raise ValueError(f"an intermediate number is not finite or beyond {LARGEST:.0e}.")
+    return number
+
+
+def _power(base: Number | None, exponent: Number | None) -> Number | None:
+    """A power, bounded before it is computed: the result could be huge."""
+    if exponent is not None and abs(exponent) > math.log2(LARGEST):
+        raise ValueError(f"an exponent is beyond {math.log2(LARGEST):.0f}.")
+    if base is None or exponent is None:
+        return None
+    if base and abs(exponent) * abs(math.log2(abs(base))) > math.log2(LARGEST):
+        raise ValueError(f"a power is beyond {LARGEST:.0e}, or below its inverse.")
+    return _bounded(base**exponent)
 
 
 def _tree(text: Any) -> ast.expr:
@@ -68,64 +79,38 @@ def evaluate(text: Any, known: Mapping[str, Any], *, partly: bool = False) -> An
     shoal.errors.InputError: "__import__('os')": no function is called '__import__'; ...
     """
 
-    def refuse(why: str) -> InputError:
-        return InputError(f"{text[:60]!r}: {why}")
-
     def value(node: ast.expr) -> Number | None:
         match node:
-            case ast.Constant(value=bool() | complex()):
-                raise refuse("only numbers are allowed.")
-            case ast.Constant(value=int() | float() as number):
-                return bounded(number)
-            case ast.Name(id=name):
-                if name not in known:
-                    if partly:
-                        return None
-                    raise refuse(f"no setting is called {name!r}; {nearest(name, known)}")
+            case ast.Constant(value=number) if type(number) in (int, float):
+                return _bounded(number)
+            case ast.Name(id=name) if name in known:
                 if isinstance(known[name], bool) or not isinstance(known[name], int | float):
-                    raise refuse(f"{name} is not a number but {known[name]!r}.")
-                return bounded(known[name])
-            case ast.UnaryOp(op=ast.USub(), operand=inner):
-                return of(operator.neg, inner)
-            case ast.UnaryOp(op=ast.UAdd(), operand=inner):
-                return value(inner)
+                    raise ValueError(f"{name} is not a number but {known[name]!r}.")
+                return _bounded(known[name])
+            case ast.Name(id=name):
+                if partly:
+                    return None
+                raise ValueError(f"no setting is called {name!r}; {nearest(name, known)}")
             case ast.BinOp(left=left, op=ast.Pow(), right=right):
-                return power(value(left), value(right))
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return of(_BINARY[type(op)], left, right)
+                return _power(value(left), value(right))
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return of(_OPERATORS[type(op)], left, right)
+            case ast.UnaryOp(op=op, operand=inner) if type(op) in _OPERATORS:
+                return of(_OPERATORS[type(op)], inner)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
                 if name not in _FUNCTIONS:
-                    raise refuse(f"no function is called {name!r}; {nearest(name, _FUNCTIONS)}")
+                    raise ValueError(f"no function is called {name!r}; {nearest(name, _FUNCTIONS)}")
                 return of(_FUNCTIONS[name], *args)
             case _:
-                raise refuse("expected numbers, settings, + - * / // % ** and a few functions.")
+                raise ValueError("expected numbers, settings, + - * / // % ** and a few functions.")
 
     def of(function: Callable[..., Any], *nodes: ast.expr) -> Number | None:
         values = [value(node) for node in nodes]  # all of them: each may be refused
-        return None if None in values else bounded(function(*values))
+        return None if None in values else _bounded(function(*values))
 
-    def bounded(number: Any) -> Number:
-        if isinstance(number, complex):
-            raise refuse("this is a root of a negative number.")
-        if not abs(number) <= LARGEST:
-            raise refuse(f"an intermediate number is not finite or beyond {LARGEST:.0e}.")
-        return number
-
-    def power(base: Number | None, exponent: Number | None) -> Number | None:
-        # bounded before it is computed: the result could be huge
-        if exponent is not None and abs(exponent) > math.log2(LARGEST):
-            raise refuse(f"an exponent is beyond {math.log2(LARGEST):.0f}.")
-        if base is None or exponent is None:
-            return None
-        if base and abs(exponent) * abs(math.log2(abs(base))) > math.log2(LARGEST):
-            raise refuse(f"a power is beyond {LARGEST:.0e}, or below its inverse.")
-        return bounded(base**exponent)
-
+    tree = _tree(text)
     try:
-        return value(_tree(text))
-    except InputError:
-        raise
-    except (ArithmeticError, TypeError, ValueError) as error:
-        raise refuse(f"{error}.") from None
-    except RecursionError:
-        raise refuse("too deeply nested.") from None
+        return value(tree)
+    except (ArithmeticError, TypeError, ValueError, RecursionError) as error:
+        why = "too deeply nested" if isinstance(error, RecursionError) else str(error).rstrip(".")
+        raise InputError(f"{text[:60]!r}: {why}.") from None

@@ -1,8 +1,10 @@
 """The runs of a sweep: every setting of its grid, complete and checked, with every seed."""
 
+import functools
 import hashlib
 import itertools
 import json
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -53,30 +55,24 @@ class Sweep(NamedTuple):
         where, which = divmod(number, len(self.file.seeds))
         return where, self.file.seeds[which]
 
-    def setting(self, number: int) -> Any:
-        """The setting of a run."""
-        return self.settings[self.run(number)[0]]
-
     def key(self, number: int) -> str:
         """The name of a run: a digest of everything that decides its row."""
-        recorded = [self.file.precision, self.file.probes, self.file.theorems]
-        about = [self.paper.key, self.setting(number).asdict(), self.run(number)[1], *recorded]
-        text = json.dumps([*about, self.code], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
+        where, seed = self.run(number)
+        recorded = [self.file.precision, self.file.probes, self.file.theorems, self.code]
+        about = [self.paper.key, self.settings[where].asdict(), seed, *recorded]
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
 
     def row(self, number: int, cells: dict[str, Any]) -> dict[str, Any]:
         """A row of the table: the run's number, key, seed and settings, then its results."""
         where, seed = self.run(number)
-        row = {"number": number, "key": self.key(number), "seed": seed}
-        setting = self.settings[where]
-        return row | {name: getattr(setting, name) for name in self.given[where]} | cells
+        values = {name: getattr(self.settings[where], name) for name in self.given[where]}
+        return {"number": number, "key": self.key(number), "seed": seed} | values | cells
 
     def task(self, numbers: tuple[int, ...], size: int) -> dict[str, Any]:
         """A batch as a worker needs it (`batches.run_batch`), in JSON-compatible values."""
-        places = [self.run(number) for number in numbers]
         return {
             "paper": absolute_target(self.file.paper),
-            "runs": [[self.given[where], seed] for where, seed in places],
+            "runs": [[self.given[where], seed] for where, seed in map(self.run, numbers)],
             "size": size,
             "precision": self.file.precision,
             "probes": self.file.probes,
@@ -92,19 +88,15 @@ def make_sweep(file: SweepFile) -> Sweep:
     programs: dict[Any, Setup] = {}
     settings = tuple(_checked(paper, values, file, programs) for values in given)
     _require_probes(file, paper, programs[program_of(settings[0])])
-    code = code_version(paper.key)
-    if paper.key not in BUILT_IN:
-        code += source_of(paper.setting)
-    return Sweep(file, paper, given, settings, programs, code)
+    source = "" if paper.key in BUILT_IN else source_of(paper.setting)
+    return Sweep(file, paper, given, settings, programs, code_version(paper.key) + source)
 
 
 def _points(paper: Paper, file: SweepFile) -> Iterator[dict[str, Value]]:
     """Every point of the grid, with the values derived from it."""
     defaults = paper.setting().asdict()
     for corner in itertools.product(*file.axes):
-        values = dict(file.constant)
-        for part in corner:
-            values |= part
+        values = functools.reduce(operator.or_, corner, dict(file.constant))
         for name, expression in file.derived.items():
             values[name] = evaluate(expression, defaults | values)
         yield values

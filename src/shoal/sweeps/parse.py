@@ -68,7 +68,7 @@ def parse(text: str) -> SweepFile:
     _require_known(table, KEYS, "a sweep")
     if not isinstance(table.get("paper"), str):
         raise InputError("a sweep must name its paper: paper = 'wu2023'.")
-    budget = _table(table, "budget")
+    constant, derived, budget = (_table(table, name) for name in ("set", "derived", "budget"))
     _require_known(budget, ("runs", "hours"), "[budget]")
     hours = budget.get("hours", math.inf)
     if isinstance(hours, bool) or not isinstance(hours, int | float) or not hours > 0:
@@ -76,16 +76,19 @@ def parse(text: str) -> SweepFile:
     precision = table.get("precision", "float64")
     if precision not in ("float64", "float32"):
         raise InputError(f"precision={precision!r}: expected float64 or float32.")
-    tables = [*(_table(table, name) for name in ("set", "axes", "derived")), *_zips(table)]
-    if sum(map(len, tables)) > MOST_NAMES:
+    groups = [*({k: v} for k, v in _table(table, "axes").items()), *_zips(table)]
+    if sum(map(len, [constant, derived, *groups])) > MOST_NAMES:
         raise InputError(f"a sweep may name at most {MOST_NAMES} settings.")
-    seeds, constant = _seeds(table.get("seeds", [0])), _constant(table)
-    axes = _axes(table, seeds, budget)
+    seeds = _seeds(table.get("seeds", [0]))
+    for name, value in constant.items():
+        if not _is_value(value):
+            raise InputError(f"[set] {name}: expected a finite number or a word.")
+    axes = _axes(groups, constant, len(seeds), budget.get("runs", MOST_RUNS))
     return SweepFile(
         paper=table["paper"],
         constant=constant,
         axes=axes,
-        derived=_derived(table, constant, axes),
+        derived=_in_order(derived, constant, axes),
         seeds=seeds,
         precision=precision,
         probes=_list_of_names(table, "probes"),
@@ -153,80 +156,51 @@ def _seeds(value: Any) -> tuple[int, ...]:
             value = list(range(first, last + 1))
     fits = isinstance(value, list) and 0 < len(value) <= LONGEST_AXIS
     if not fits or not all(type(seed) is int and 0 <= seed < 2**31 for seed in value):
-        msg = f"seeds={str(value)[:60]}: expected a list such as [0, 1, 2], or '0-9'."
-        raise InputError(msg)
+        raise InputError(f"seeds={str(value)[:60]}: expected a list such as [0, 1, 2], or '0-9'.")
     return tuple(dict.fromkeys(value))
 
 
 def _is_value(value: Any) -> bool:
-    finite = not isinstance(value, float) or math.isfinite(value)
-    return isinstance(value, int | str | bool | float) and finite
+    return isinstance(value, int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _constant(table: dict[str, Any]) -> dict[str, Value]:
-    constant = _table(table, "set")
-    for name, value in constant.items():
-        if not _is_value(value):
-            raise InputError(f"[set] {name}: expected a finite number or a word.")
-    return constant
-
-
-# ------------------------------------------------------------------------------------------- axes
-
-
-def _axes(table: dict[str, Any], seeds: tuple[int, ...], budget: dict[str, Any]) -> list[Axis]:
-    """All axes; more runs than the budget allows are refused before their points are made."""
-    most = budget.get("runs", MOST_RUNS)
+def _axes(
+    groups: list[dict[str, Any]], constant: dict[str, Value], num_seeds: int, most: Any
+) -> list[Axis]:
+    """All axes; no more are made once there are more runs than the budget allows."""
     if type(most) is not int or not 1 <= most <= 10**7:
         msg = f"budget runs={str(most)[:60]}: expected a whole number of at most ten million."
         raise InputError(msg)
-    names = set(_table(table, "set"))
-    axes: list[Axis] = []
-    runs = _within(len(seeds), most)
-    for group in [*({k: v} for k, v in _table(table, "axes").items()), *_zips(table)]:
+    runs, names, axes = _within(num_seeds, most), set(constant), []
+    for group in groups:
         if twice := names & group.keys():
             msg = f"{min(twice)} is given twice: in [set], as an axis or as a zipped axis."
             raise InputError(msg)
         names |= group.keys()
-        runs = _within(runs * _length(*next(iter(group.items()))), most)
         columns = {name: _values(name, values) for name, values in group.items()}
         if len({len(values) for values in columns.values()}) > 1:
             lengths = ", ".join(f"{name} has {len(v)}" for name, v in columns.items())
             raise InputError(f"zipped axes must be equally long: {lengths}.")
-        points = zip(*columns.values(), strict=True)
+        points = list(zip(*columns.values(), strict=True))
+        runs = _within(runs * len(points), most)
         axes.append([dict(zip(columns, point, strict=True)) for point in points])
     return axes
 
 
 def _within(runs: int, most: int) -> int:
     if runs > most:
-        msg = (
-            f"these axes make {runs:,} runs or more, and the budget is {most:,}; shorten an "
-            "axis, or raise budget.runs."
-        )
-        raise InputError(msg)
+        msg = f"these axes make {runs:,} runs or more, and the budget is {most:,}; "
+        raise InputError(msg + "shorten an axis, or raise budget.runs.")
     return runs
-
-
-def _length(name: str, values: Any) -> int:
-    """Number of points that an axis asks for, before they are made."""
-    if isinstance(values, dict):
-        count = values.get("count")
-        if type(count) is int and 2 <= count <= LONGEST_AXIS:
-            return count
-        msg = f"axis {name}: a range needs from, to, and a count of 2 to {LONGEST_AXIS:,}."
-        raise InputError(msg)
-    if not isinstance(values, list) or not 0 < len(values) <= LONGEST_AXIS:
-        msg = f"axis {name}: expected a list of values, or {{ from = 1, to = 8, count = 4 }}."
-        raise InputError(msg)
-    return len(values)
 
 
 def _values(name: str, values: Any) -> list[Value]:
     """Values of an axis: a list, or a range with ``from``, ``to`` and ``count``."""
-    count = _length(name, values)
     if isinstance(values, dict):
-        return _range(name, values, count)
+        return _range(name, values)
+    if not isinstance(values, list) or not 0 < len(values) <= LONGEST_AXIS:
+        msg = f"axis {name}: expected a list of values, or {{ from = 1, to = 8, count = 4 }}."
+        raise InputError(msg)
     if not all(map(_is_value, values)):
         raise InputError(f"axis {name}: expected finite numbers or words, not lists or tables.")
     if len({(type(v), v) for v in values}) < len(values):
@@ -234,9 +208,12 @@ def _values(name: str, values: Any) -> list[Value]:
     return values
 
 
-def _range(name: str, values: dict[str, Any], count: int) -> list[Value]:
+def _range(name: str, values: dict[str, Any]) -> list[Value]:
     _require_known(values, ("from", "to", "count", "log"), f"axis {name}")
-    low, high, log = (values.get(key, "") for key in ("from", "to", "log"))
+    low, high, count, log = (values.get(key, "") for key in ("from", "to", "count", "log"))
+    if type(count) is not int or not 2 <= count <= LONGEST_AXIS:
+        msg = f"axis {name}: a range needs from, to, and a count of 2 to {LONGEST_AXIS:,}."
+        raise InputError(msg)
     if any(isinstance(v, bool) or not isinstance(v, int | float) for v in (low, high)):
         raise InputError(f"axis {name}: a range needs numbers from and to.")
     if not max(abs(low), abs(high)) < 1e100 or low >= high or (log and low < 1e-100):
@@ -249,12 +226,10 @@ def _range(name: str, values: dict[str, Any], count: int) -> list[Value]:
     return points
 
 
-# ----------------------------------------------------------------------------------------- derived
-
-
-def _derived(table: dict[str, Any], constant: dict[str, Value], axes: list[Axis]) -> dict[str, str]:
+def _in_order(
+    derived: dict[str, Any], constant: dict[str, Value], axes: list[Axis]
+) -> dict[str, str]:
     """Expressions, each after those that it needs, tried on the first point of the grid."""
-    derived = _table(table, "derived")
     first = constant | {name: value for axis in axes for name, value in axis[0].items()}
     if twice := first.keys() & derived.keys():
         msg = f"{min(twice)} is given twice: it is derived, and an axis or in [set] as well."

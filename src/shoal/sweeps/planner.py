@@ -71,8 +71,7 @@ def make_search(name: str, values: dict[str, Any], **changes: Any) -> Search:
         target=1e-2,
     )._replace(**{name: value for name, value in changes.items() if value is not None})
     if search.grow in values or "num_samples" in values:
-        msg = f"a plan varies {search.grow} and num_samples; leave them out of --set."
-        raise InputError(msg)
+        raise InputError(f"a plan varies {search.grow} and num_samples; leave them out of --set.")
     if len(search.samples) < 2 or len(set(search.samples)) < len(search.samples):
         raise InputError(f"samples={search.samples}: expected two or more different numbers.")
     if not 0 < search.target < 1 or search.seeds < 2:
@@ -88,21 +87,11 @@ def make_search(name: str, values: dict[str, Any], **changes: Any) -> Search:
     return search
 
 
-# ------------------------------------------------------------------------------------ one question
-
-
 def _question(search: Search, kind: str, samples: int, octave: int) -> Question:
     goal = {"theorem": search.theorem} if kind == "certified" else {"target": search.target}
-    return {
-        "kind": kind,
-        "paper": search.paper_target,
-        "grow": search.grow,
-        "values": search.values,
-        "samples": samples,
-        "width": 2**octave,
-        "seeds": search.seeds,
-        **goal,
-    }
+    about = {"paper": search.paper_target, "grow": search.grow, "values": search.values}
+    sizes = {"samples": samples, "width": 2**octave, "seeds": search.seeds}
+    return {"kind": kind} | about | sizes | goal
 
 
 def _values(question: Question) -> dict[str, Any]:
@@ -126,33 +115,27 @@ def answer(question: Question) -> list[bool]:
     return [bool(x) for x in cached(["plan", question, source], measure).arrays["enough"]]
 
 
-# ------------------------------------------------------------------------------------- the search
-
-
-def _bisected(search: Search, kind: str, low: int, high: int, ask: Ask) -> np.ndarray:
-    """For every number of samples and seed, the smallest width that is enough; NaN for none.
+def _bisected(search: Search, ask: Ask) -> np.ndarray:
+    """For every number of samples and seed, the smallest certified width; NaN for none.
 
     All numbers of samples advance together, so that all cores have work; a round asks for the
     middle of the widest open bracket of each.
     """
     shape = (len(search.samples), search.seeds)
-    below, above = np.full(shape, low - 1), np.full(shape, high + 1)
-    while True:
+    below, above = np.full(shape, search.octaves[0] - 1), np.full(shape, search.highest + 1)
+    while (above - below).max() > 1:
         questions = []
-        for i, samples in enumerate(search.samples):
-            gap = above[i] - below[i]
-            if gap.max() > 1:
-                k = int(gap.argmax())
-                middle = int(below[i, k] + above[i, k]) // 2
-                questions.append(_question(search, kind, samples, middle))
-        if not questions:
-            break
+        for samples, lows, highs in zip(search.samples, below, above, strict=True):
+            k = (highs - lows).argmax()
+            if highs[k] - lows[k] > 1:
+                middle = int(lows[k] + highs[k]) // 2
+                questions.append(_question(search, "certified", samples, middle))
         for question, enough in ask(questions):
             i, octave, yes = *_place(search, question), np.array(enough)
             above[i] = np.where(yes, np.minimum(above[i], octave), above[i])
             below[i] = np.where(yes, below[i], np.maximum(below[i], octave))
             below[i] = np.minimum(below[i], above[i] - 1)
-    return np.where(above <= high, 2.0**above, np.nan)
+    return np.where(above <= search.highest, 2.0**above, np.nan)
 
 
 def _place(search: Search, question: Question) -> tuple[int, int]:
@@ -172,21 +155,15 @@ def carry_out(search: Search, ask: Ask) -> Result:
     """Fill the phase diagram and find both frontiers."""
     low, high = search.octaves
     octaves = range(low, high + 1)
-    converged = np.full((len(search.samples), len(octaves)), np.nan)
-    smallest = np.full((len(search.samples), search.seeds), np.inf)
+    widths = 2.0 ** np.array(octaves)
+    enough = np.zeros((len(search.samples), len(widths), search.seeds), bool)
     grid = [_question(search, "trains", n, k) for k in octaves for n in search.samples]
-    for question, enough in ask(grid):
+    for question, yes in ask(grid):
         i, octave = _place(search, question)
-        converged[i, octave - low] = np.mean(enough)
-        smallest[i] = np.where(enough, np.minimum(smallest[i], 2.0**octave), smallest[i])
-    certified = None
-    if search.theorem is not None:
-        certified = _frontier(search, _bisected(search, "certified", low, search.highest, ask))
-    trains = _frontier(search, np.where(np.isfinite(smallest), smallest, np.nan))
-    return Result(search, 2.0 ** np.array(octaves), converged, trains, certified)
-
-
-# --------------------------------------------------------------------------------------- in words
+        enough[i, octave - low] = yes
+    smallest = np.where(enough.any(axis=1), widths[enough.argmax(axis=1)], np.nan)
+    certified = None if search.theorem is None else _frontier(search, _bisected(search, ask))
+    return Result(search, widths, enough.mean(axis=2), _frontier(search, smallest), certified)
 
 
 def exponent_text(name: str, frontier: Frontier) -> str:
