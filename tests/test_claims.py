@@ -30,12 +30,18 @@ from shoal.lab.claim import (
     slope,
     slopes,
     spread_ratio,
-    study_claim,
 )
 from shoal.lab.ledger import Entry, about, entry_json, ledger_json
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE = Ruling
 INF, NAN = math.inf, math.nan
+
+
+class Fakes(sh.Setting):
+    """Nothing but claims."""
+
+
+FAKES = sh.Paper(Fakes, key="fake")
 
 
 def noisy(mean, *shape, spread=0.01):
@@ -273,8 +279,8 @@ def test_a_claim_of_a_function_has_three_sizes():
         mean = plan.get("gain", 2.0)
         return {"effect": noisy(mean, plan.seeds)}
 
-    made = study_claim(
-        "p.k", "Gains gain.", measure, None, above(1.0, "gain"), {"gain": 0.5}, "ours",
+    made = FAKES.claim(
+        "k", "Gains gain.", measure, None, above(1.0, "gain"), control={"gain": 0.5}, source="ours",
         quick=Plan(seeds=4, width=8), full={"seeds": 32, "minutes": 5.0},
     )  # fmt: skip
     assert (made.quick.seeds, made.full.seeds, made.full.width) == (4, 32, 8)
@@ -285,8 +291,8 @@ def test_a_claim_of_a_function_has_three_sizes():
 
 
 def test_a_control_may_have_sizes_of_its_own():
-    made = study_claim(
-        "p.k", "S.", lambda plan: {}, None, above(1.0, "x"), {"a": 1},
+    made = FAKES.claim(
+        "k", "S.", lambda plan: {}, None, above(1.0, "x"), control={"a": 1},
         quick=Plan(seeds=4), control_plan=Plan(seeds=16, steps=9),
     )  # fmt: skip
     assert (made.control.seeds, made.control.steps, made.control.get("a", 0)) == (16, 9, 1)
@@ -301,7 +307,7 @@ def test_a_control_may_have_sizes_of_its_own():
 )
 def test_half_a_claim_is_refused(study, statistic, rule, complaint):
     with pytest.raises(InputError, match=complaint):
-        study_claim("p.k", "S.", study, statistic, rule, {})
+        FAKES.claim("k", "S.", study, statistic, rule)
 
 
 def test_a_source_is_one_of_three():
@@ -363,9 +369,9 @@ def kept(claim, plan, calls=None):
     return cache.cached(about(claim, plan), make)
 
 
-FAKE = study_claim(
-    "fake.claim", "Fakes are made up.", lambda plan: {"effect": noisy(plan.width, plan.seeds)},
-    None, above(1.0, "gap"), {"width": 0}, "ours", quick=Plan(seeds=4, width=8),
+FAKE = FAKES.claim(
+    "claim", "Fakes are made up.", lambda plan: {"effect": noisy(plan.width, plan.seeds)},
+    None, above(1.0, "gap"), control={"width": 0}, quick=Plan(seeds=4, width=8),
 )  # fmt: skip
 
 

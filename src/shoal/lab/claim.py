@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shoal.errors import InputError
 from shoal.figures import Panel, band
-from shoal.lab.setting import OURS
 from shoal.lab.study import Study
 
 Measurement = dict[str, np.ndarray]
@@ -74,6 +72,10 @@ class Plan(NamedTuple):
 # --------------------------------------------------------------------------------------- intervals
 
 
+def _too_few(*samples: np.ndarray) -> bool:
+    return any(len(x) < 2 or not np.isfinite(x).all() for x in samples)
+
+
 def mean_interval(samples: np.ndarray) -> Interval:
     """Mean with Student's 95% interval (SciPy); a point if all samples are equal.
 
@@ -85,8 +87,8 @@ def mean_interval(samples: np.ndarray) -> Interval:
 
     samples = np.asarray(samples, float).ravel()
     mean = float(np.mean(samples))
-    if not np.isfinite(samples).all() or len(samples) < 2:
-        return Interval(mean, float("nan"), float("nan"))
+    if _too_few(samples):
+        return Interval(mean, np.nan, np.nan)
     if np.ptp(samples) <= 1e-12 * max(abs(mean), 1e-300):
         return Interval(mean, mean, mean)
     low, high = stats.ttest_1samp(samples, 0.0).confidence_interval(0.95)
@@ -103,8 +105,8 @@ def ratio_interval(above: np.ndarray, below: np.ndarray) -> Interval:
     """
     above, below = np.asarray(above, float), np.asarray(below, float)
     mean = float(np.mean(above) / np.mean(below))
-    if not (np.isfinite(above).all() and np.isfinite(below).all()) or len(above) < 2:
-        return Interval(mean, float("nan"), float("nan"))
+    if _too_few(above, below):
+        return Interval(mean, np.nan, np.nan)
     rows = np.random.default_rng(0).integers(len(above), size=(2000, len(above)))
     ratios = above[rows].mean(axis=1) / below[rows].mean(axis=1)
     low, high = np.quantile(ratios, [0.025, 0.975])
@@ -119,15 +121,11 @@ def spread_ratio(small: np.ndarray, large: np.ndarray) -> Interval:
         spread = [np.std(x, axis=axis, ddof=1) / np.mean(x, axis=axis) for x in (a, b)]
         return spread[1] / spread[0]
 
-    if (
-        not (np.isfinite(small).all() and np.isfinite(large).all())
-        or min(map(len, (small, large))) < 2
-    ):
-        return Interval(float("nan"), float("nan"), float("nan"))
-    drawn = stats.bootstrap(
-        (small, large), ratio, n_resamples=2000, rng=np.random.default_rng(0), vectorized=True
-    ).confidence_interval
-    return Interval(float(ratio(small, large)), float(drawn.low), float(drawn.high))
+    if _too_few(small, large):
+        return Interval(np.nan, np.nan, np.nan)
+    draws: dict[str, Any] = {"n_resamples": 2000, "rng": np.random.default_rng(0)}
+    found = stats.bootstrap((small, large), ratio, vectorized=True, **draws).confidence_interval
+    return Interval(float(ratio(small, large)), float(found.low), float(found.high))
 
 
 def exponents(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -190,13 +188,12 @@ class Rule(NamedTuple):
     @property
     def sentence(self) -> str:
         """The rule in words."""
-        name = self.effect
+        limits = f"lies in [{self.low:g}, {self.high:g}]"
         if np.isinf(self.high):
-            said = f"supported if {name} is above {self.low:g}"
+            limits = f"is above {self.low:g}"
         elif np.isinf(self.low):
-            said = f"supported if {name} is below {self.high:g}"
-        else:
-            said = f"supported if {name} lies in [{self.low:g}, {self.high:g}]"
+            limits = f"is below {self.high:g}"
+        said = f"supported if {self.effect} {limits}"
         said += f", provided that {self.premise}" if self.premise else ""
         return said + (" (revised after a first look at the same seeds)" if self.revised else "")
 
@@ -224,11 +221,11 @@ class Rule(NamedTuple):
 
     def decide(self, found: Measurement) -> Evidence:
         """Decide a measurement."""
-        interval = self.interval(found)
+        mean, low, high = interval = self.interval(found)
         ruling = judge(interval, self.low, self.high)
-        mean, low, high = interval
         said = f"{self.effect[:1].upper()}{self.effect[1:]}: {mean:.3g} [{low:.3g}, {high:.3g}]"
-        said += f" ({_ends(found, self)})." if _ends(found, self) else "."
+        runs, made_of, panel = _shown(found, self)
+        said += f"{made_of}."
         said += f" {self.note}" if self.note else ""
         if not np.all(found.get("premise", True)):
             ruling = Ruling.INCONCLUSIVE
@@ -237,60 +234,40 @@ class Rule(NamedTuple):
             said += " Too few runs ended with numbers to decide."
         elif ruling == Ruling.INCONCLUSIVE:
             said += " The interval reaches across the rule's limit: these seeds do not decide."
-        return Evidence(
-            mean, low, high, self.effect, _runs(found), ruling, said, _panel(found, self)
-        )
+        return Evidence(mean, low, high, self.effect, runs, ruling, said, panel)
 
 
-def _runs(found: Measurement) -> int:
-    if "runs" in found:
-        return int(found["runs"])
-    if "y" in found:
-        return int(found["y"].size)
-    sides = [name for name in ("one", "other") if name in found]
-    return sum(len(np.atleast_1d(found[name])) for name in sides) or len(found["effect"])
-
-
-def _ends(found: Measurement, rule: Rule) -> str:
+def _shown(found: Measurement, rule: Rule) -> tuple[int, str, Panel | None]:
+    """Number of runs, what the effect was made of (in brackets), and a picture of it."""
+    runs, ends, panel = len(found.get("effect", ())), [], None
     if "y" in found:
         x, y = found["x"], found["y"]
-        ends = (f"{np.mean(y[:, k]):.3g} at {x[k]:g}" for k in (0, -1))
-        return ", ".join(ends)
-    if "one" in found and "other" in found:
-        means = (float(np.mean(found[k])) for k in ("one", "other"))
-        return ", ".join(f"{side} {m:.3g}" for side, m in zip(rule.sides, means, strict=True))
-    return ""
-
-
-def _panel(found: Measurement, rule: Rule) -> Panel | None:
-    """Evidence to look at: curves along training, a power law, or both sides seed by seed."""
+        runs, ends = y.size, [f"{np.mean(y[:, k]):.3g} at {x[k]:g}" for k in (0, -1)]
+        line = band("measured", x, y, positive=not rule.per)
+        panel = Panel(rule.what, rule.against, rule.what, (line,), log_x=True, log_y=not rule.per)
+    elif "one" in found and "other" in found:
+        both = [np.atleast_1d(np.asarray(found[side], float)) for side in ("one", "other")]
+        runs = sum(map(len, both))
+        sides = list(zip(rule.sides, both, strict=True))
+        ends = [f"{name} {np.mean(y):.3g}" for name, y in sides]
+        columns = [band(n, np.full(len(y), 1.0 * k), y[None]) for k, (n, y) in enumerate(sides)]
+        panel = Panel(rule.what, "side", "", tuple(columns), points=True)
     curves = {k.removeprefix("curve "): y for k, y in found.items() if k.startswith("curve ")}
     if curves:
         steps = {k: np.arange(y.shape[1]) * found.get("every", 1) for k, y in curves.items()}
         lines = tuple(band(k, steps[k], y, positive=True) for k, y in curves.items())
-        return Panel(rule.what, "step", "risk", lines, log_y=True)
-    if "y" in found:
-        line = band("measured", found["x"], found["y"], positive=not rule.per)
-        return Panel(rule.what, rule.against, rule.what, (line,), log_x=True, log_y=not rule.per)
-    if "one" not in found or "other" not in found:
-        return None
-    columns = tuple(
-        band(name, np.full(len(values), float(k)), np.asarray(values, float)[None, :])
-        for k, (name, values) in enumerate(
-            zip(rule.sides, (np.atleast_1d(found[s]) for s in ("one", "other")), strict=True)
-        )
-    )
-    return Panel(rule.what, "side", "", columns, points=True)
+        panel = Panel(rule.what, "step", "risk", lines, log_y=True)
+    return int(found.get("runs", runs)), f" ({', '.join(ends)})" if ends else "", panel
 
 
 def above(limit: float, what: str, *sides: str, **more: Any) -> Rule:
     """The effect is above a limit."""
-    return Rule(what, low=limit, **(({"sides": sides} if sides else {}) | more))
+    return between(limit, np.inf, what, *sides, **more)
 
 
 def below(limit: float, what: str, *sides: str, **more: Any) -> Rule:
     """The effect is below a limit."""
-    return Rule(what, high=limit, **(({"sides": sides} if sides else {}) | more))
+    return between(-np.inf, limit, what, *sides, **more)
 
 
 def between(low: float, high: float, what: str, *sides: str, **more: Any) -> Rule:
@@ -349,46 +326,14 @@ class Claim(NamedTuple):
         return self.rule.decide(found)
 
 
-def study_claim(
-    key: str,
-    statement: str,
-    study: Study | Callable[[Plan], Measurement],
-    statistic: Callable[[Any], Any] | None,
-    rule: Rule | None,
-    control: dict[str, Any],
-    source: str = OURS,
-    *,
-    setting: str = "our setting",
-    quick: Plan | None = None,
-    full: dict[str, Any] | None = None,
-    control_plan: Plan | None = None,
-) -> Claim:
-    """A claim from a study and a statistic, or from a function of a plan (see `Paper.claim`)."""
-    if rule is None:
-        msg = f"{key}: a claim needs a rule, such as slope('width', above=0.05)."
-        raise InputError(msg)
-    if isinstance(study, Study):
-        if statistic is None:
-            msg = f"{key}: a study needs a statistic, a function of a run with one number per seed."
-            raise InputError(msg)
-        usual = Plan(seeds=len(study.seeds)) if quick is None else quick
-        measure = _study_measure(study, statistic)
-    else:
-        usual, measure = Plan() if quick is None else quick, study
-    changes = tuple(control.items())
-    return Claim(
-        key, statement, source, setting, rule, measure, usual,
-        usual._replace(**(full or {"seeds": 4 * usual.seeds})),
-        (control_plan or usual)._replace(control=changes),
-    )  # fmt: skip
+def study_measure(study: Study, statistic: Callable[[Any], Any]) -> Callable[[Plan], Measurement]:
+    """How a claim measures a study: the statistic of every run, one number per seed."""
 
-
-def _study_measure(study: Study, statistic: Callable[[Any], Any]) -> Callable[[Plan], Measurement]:
     def measure(plan: Plan) -> Measurement:
         sized = study.changed(seeds=plan.seeds, control=dict(plan.control))
         values = np.stack([np.asarray(statistic(run), float) for run in sized.runs()], axis=1)
-        if len(study.grid) == 1 and all(np.isscalar(v) for v in next(iter(study.grid.values()))):
-            grid = next(iter(study.grid.values()))
+        grid = next(iter(study.grid.values()), ())
+        if len(study.grid) == 1 and all(np.isscalar(v) for v in grid):
             return {"x": np.asarray(grid, float), "y": values}
         if values.shape[1] == 2:
             return comparison(values[:, 0], values[:, 1])

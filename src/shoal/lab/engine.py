@@ -24,7 +24,9 @@ from shoal.errors import InputError
 from shoal.lab import probes as generic
 from shoal.lab.setup import BATCHES, Setup, floats_per_step, key_of, require_whole_records
 from shoal.methods import BATCH, METHODS, STOCHASTIC, Method, averaging, from_optax, on_batches
+from shoal.models import predict
 from shoal.runtime import cores, in_float64, numpy_tree
+from shoal.theory.kernel_regime import predicted_residual
 from shoal.training import Trajectory, record, segment, spacing
 
 CACHED = 2**17
@@ -71,17 +73,18 @@ def over_runs(function: Callable, setup: Setup, batch: int, *extra: Any) -> Any:
 
 
 @functools.partial(jax.jit, static_argnames="function")
-def _per_start(setup: Setup, extra: tuple, *, function: Callable) -> Any:
-    return over_runs(lambda one: function(one, *extra), setup, 1)
+def _per_start(setup: Setup, extra: tuple, own: tuple, *, function: Callable) -> Any:
+    return over_runs(lambda one, *rows: function(one, *extra, *rows), setup, 1, *own)
 
 
 @in_float64
-def per_start(setup: Setup, function: Callable, *extra: Any) -> Any:
-    """``function(start, *extra)`` for every run in float64, one after the other.
+def per_start(setup: Setup, function: Callable, *extra: Any, own: tuple = ()) -> Any:
+    """``function(start, *extra, *own)`` for every run in float64, one after the other.
 
-    The function should be defined once, not made anew: a program is compiled for each.
+    What is ``own`` has an entry per run. The function should be defined once, not made anew: a
+    program is compiled for each.
     """
-    return numpy_tree(_per_start(setup.astype("float64"), extra, function=function))
+    return numpy_tree(_per_start(setup.astype("float64"), extra, own, function=function))
 
 
 def default_steps(setup: Setup) -> np.ndarray:
@@ -95,11 +98,9 @@ def default_steps(setup: Setup) -> np.ndarray:
 
 
 def _default_step(setup: Setup) -> Any:
-    usual = setup.setting.default_step(setup)
-    if usual is not None:
+    if (usual := setup.setting.default_step(setup)) is not None:
         return jnp.asarray(usual, float)
-    kernel = setup.kernel()
-    if kernel is None:
+    if (kernel := setup.kernel()) is None:
         # without a tangent kernel: half of 1 / sharpness, the same for a linear model
         sharp = dynamics.sharpness(setup.risk, jax.random.key(0))(setup.params0)["value"]
         return jnp.where(jnp.isfinite(sharp) & (sharp > 0), 0.5 / sharp, 1e-3)
@@ -118,8 +119,7 @@ def stride_of(text: str) -> tuple[str, int | None]:
     """
     name, at, stride = text.partition("@")
     if at and not (stride.isascii() and stride.isdigit() and len(stride) < 13 and int(stride) > 0):
-        msg = f"probe {text!r}: expected a number of steps after @, such as {name}@50."
-        raise InputError(msg)
+        raise InputError(f"probe {text!r}: expected a number of steps after @, such as {name}@50.")
     return name, int(stride) if at else None
 
 
@@ -128,11 +128,11 @@ def _common_stride(names: Iterable[str], num_steps: int, every: int) -> int | No
     if len(found) > 1:
         msg = f"probes at different spacings ({sorted(found)}); choose one for all of them."
         raise InputError(msg)
-    stride = next(iter(found), None)
-    if stride is not None and (stride % every or num_steps % stride):
-        msg = f"probes @{stride}: expected a multiple of {every=} that divides {num_steps=}."
-        raise InputError(msg)
-    return stride
+    for stride in found:
+        if stride % every or num_steps % stride:
+            msg = f"probes @{stride}: expected a multiple of {every=} that divides {num_steps=}."
+            raise InputError(msg)
+    return next(iter(found), None)
 
 
 @functools.partial(jax.jit, static_argnames="batch")
@@ -140,8 +140,7 @@ def _begin(setup: Setup, seeds: Any, *, batch: int) -> Any:
     """State of the method before the first step."""
 
     def one(start: Setup, seed: Any) -> Any:
-        moving = {k: W for k, W in trees.blocks(start.params0).items() if k in start.trained}
-        return method_of(start, key_of(seed, BATCHES)).init(moving)
+        return method_of(start, key_of(seed, BATCHES)).init(start.moving(start.params0))
 
     return over_runs(one, setup, batch, seeds)
 
@@ -155,17 +154,12 @@ def _advance(
     def one(start: Setup, params: Any, state: Any) -> tuple:
         # risk and probes are made inside the loop: numbers made outside enter it as constants, and
         # XLA would not see which are equal, nor compute once what the step and a probe share
-        walked = segment(
-            method_of(start),
-            lambda params, *rows: start.fast_risk(params, *rows),
-            params,
-            state,
-            num_steps=num_steps,
-            every=every,
-            probes=functools.partial(generic.chosen, start, probes),
-            train=start.trained,
-        )
-        return walked.params, walked.state, walked.records
+        def risk(params: Any, *rows: Any) -> Any:
+            return start.fast_risk(params, *rows)
+
+        made = functools.partial(generic.chosen, start, probes)
+        how: dict[str, Any] = {"num_steps": num_steps, "every": every, "train": start.trained}
+        return segment(method_of(start), risk, params, state, probes=made, **how)
 
     return over_runs(one, setup, batch, points, states)
 
@@ -175,11 +169,8 @@ def _look(setup: Setup, points: Any, *, probes: tuple, batch: int, risk: bool) -
     """Risk (if asked) and probes at one point of every run."""
 
     def one(start: Setup, params: Any) -> dict:
-        measure = start.fast_risk if risk else lambda _: jnp.zeros(())
-        found = OrderedDict(record(measure, generic.chosen(start, probes), params))
-        if not risk:
-            found.pop("risk")
-        return found
+        seen = record(start.fast_risk, generic.chosen(start, probes), params)
+        return OrderedDict((name, x) for name, x in seen.items() if risk or name != "risk")
 
     return over_runs(one, setup, batch, points)
 
@@ -189,7 +180,6 @@ def trajectories(
     setup: Setup,
     probes: Iterable[str] = (),
     *,
-    num_steps: int | None = None,
     every: int | None = None,
     progress: Progress | None = None,
 ) -> Trajectory:
@@ -199,15 +189,13 @@ def trajectories(
     is called now and then with numbers of steps. Expensive probes can be recorded less often:
     ``kernel_eigenvalues@50`` is every 50 steps (else NaN). Zero steps look at the start only.
     """
-    setting, probes = setup.setting, tuple(probes)
-    num_steps = setting.num_steps if num_steps is None else num_steps
+    setting, probes, num_steps = setup.setting, tuple(probes), setup.setting.num_steps
     every = (setting.every if every is None else every) if num_steps else 1
     if setup.step_size is None and num_steps and isinstance(setting.method, str):
         setup = setup.with_steps(default_steps(setup))
     require_whole_records(num_steps, every)
-    _common_stride(probes, num_steps, every)
-    batch = _batch_size(setup)
-    shares = _shares(setup, batch)
+    stride = _common_stride(probes, num_steps, every)
+    shares, batch = _shares(setup)
     done, stopped, counting = [0] * len(shares), threading.Event(), threading.Lock()
 
     def tell(share: int, steps: int) -> None:
@@ -220,59 +208,47 @@ def trajectories(
 
     @in_float64
     def one(share: int) -> Trajectory:
-        return _trained(
-            shares[share], probes, num_steps, every, batch, functools.partial(tell, share)
-        )
+        report = functools.partial(tell, share)
+        return _trained(shares[share], probes, num_steps, every, stride, batch, report)
 
-    if len(shares) == 1:
-        found = [one(0)]
-    else:
-        with ThreadPoolExecutor(len(shares)) as pool:
-            try:
-                found = list(pool.map(one, range(len(shares))))
-            except BaseException:
-                stopped.set()
-                raise
+    with ThreadPoolExecutor(len(shares)) as pool:
+        each: Any = map if len(shares) == 1 else pool.map  # one share needs no thread
+        try:
+            found = list(each(one, range(len(shares))))
+        except BaseException:
+            stopped.set()
+            raise
     return jax.tree.map(lambda *xs: np.concatenate(xs)[: setup.num_runs], *found)
 
 
-def _batch_size(setup: Setup) -> int:
-    """Runs to batch: as many as a core's cache holds, 16 at most, in equal batches."""
-    fits = max(1, min(16, int(CACHED / floats_per_step(setup.setting))))
-    share = -(-setup.num_runs // min(cores(), setup.num_runs))
-    return -(-share // -(-share // fits))
+def _shares(setup: Setup) -> tuple[list[Setup], int]:
+    """The runs in equal shares, one per core, and how many of them to batch.
 
-
-def _shares(setup: Setup, batch: int) -> list[Setup]:
-    """The runs in equal shares of whole batches, one per core; the last is filled up.
-
-    So all shapes are equal, and one program serves all shares.
+    As many as a core's cache holds, 16 at most, in equal batches. The last share is filled up, so
+    all shapes are equal, and one program serves all shares.
     """
     count = setup.num_runs
-    size = -(-count // min(cores(), count))
-    size = batch * -(-size // batch)
-    firsts = range(0, count, size)
-    return [setup.rows(min(k, count - 1) for k in range(f, f + size)) for f in firsts]
+    fits = max(1, min(16, int(CACHED / floats_per_step(setup.setting))))
+    share = -(-count // min(cores(), count))
+    batch = -(-share // -(-share // fits))
+    size = batch * -(-share // batch)
+    rows = [range(first, first + size) for first in range(0, count, size)]
+    return [setup.rows(min(k, count - 1) for k in some) for some in rows], batch
 
 
 def _trained(
-    setup: Setup,
-    probes: tuple[str, ...],
-    num_steps: int,
-    every: int,
-    batch: int,
-    tell: Callable[[int], None],
-) -> Trajectory:
+    setup: Setup, probes: tuple[str, ...], num_steps: int, every: int, stride: int | None,
+    batch: int, tell: Callable[[int], None],
+) -> Trajectory:  # fmt: skip
     """Train a share of the runs, segment by segment; rare probes have a thread of their own."""
-    often = tuple(name for name in probes if stride_of(name)[1] is None)
-    rare = tuple(name for name in probes if stride_of(name)[1] is not None)
+    often = tuple(name for name in probes if "@" not in name)
+    rare = tuple(name for name in probes if "@" in name)
     seeds = np.asarray(setup.seeds, np.uint32)
     setup = jax.device_put(setup)  # once, and not for every segment
-    points, records = setup.params0, []
-    states: Any = ()
+    points, records, average = setup.params0, [], None
     if num_steps:
         states = _begin(setup, seeds, batch=batch)
-        total, stride = num_steps // every, _common_stride(probes, num_steps, every)
+        total = num_steps // every
         pieces = max(k for k in range(1, min(SEGMENTS, total) + 1) if total % k == 0)
         pieces = num_steps // stride if stride else pieces  # rare probes look where one begins
         look = in_float64(functools.partial(_look, setup, probes=rare, batch=batch, risk=False))
@@ -289,15 +265,14 @@ def _trained(
                     seen |= {k: _pad_nan(x, total // pieces) for k, x in found.items()}
                 records.append(seen)
                 tell((piece + 1) * num_steps // pieces)
+        if setup.setting.averages:
+            average = trees.with_blocks(setup.params0, numpy_tree(states.mean))
     last = numpy_tree(_look(setup, points, probes=probes, batch=batch, risk=True))
     records.append({name: x[:, None] for name, x in last.items()})
     # jax returns plain dicts sorted; here names and parts stay in the order of the probes
     joined = OrderedDict((k, np.concatenate([seen[k] for seen in records], axis=1)) for k in last)
     risk = joined.pop("risk")
     steps: Any = np.broadcast_to(np.arange(risk.shape[1]) * every, risk.shape)
-    average = None
-    if setup.setting.averages and num_steps:
-        average = trees.with_blocks(setup.params0, numpy_tree(states.mean))
     return Trajectory(steps, risk, joined, numpy_tree(points), average)
 
 
@@ -324,11 +299,8 @@ def _certificates(setup: Setup, run: Trajectory, *, certificate: Callable) -> An
     def one(start: Setup, seen: Trajectory) -> Any:
         found = certificate(start, seen)
         # jax returns plain dicts sorted; the order of the theorem is the reader's
-        ordered = {
-            k: OrderedDict(getattr(found, k))
-            for k in ("hypotheses", "conclusions", "constants", "curves")
-        }
-        return found._replace(**ordered)
+        named = "hypotheses", "conclusions", "constants", "curves"
+        return found._replace(**{k: OrderedDict(getattr(found, k)) for k in named})
 
     return over_runs(one, setup, 1, run)
 
@@ -336,52 +308,35 @@ def _certificates(setup: Setup, run: Trajectory, *, certificate: Callable) -> An
 @in_float64
 def certificates(setup: Setup, run: Trajectory, certificate: Callable) -> list[Any]:
     """Compare a theorem with every run; bounds are computed in float64."""
-    stacked = numpy_tree(
-        _certificates(setup.astype("float64"), run._replace(params=()), certificate=certificate)
-    )
+    exact, seen = setup.astype("float64"), run._replace(params=())
+    stacked = numpy_tree(_certificates(exact, seen, certificate=certificate))
     return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(setup.num_runs)]
 
 
-@functools.partial(jax.jit)
-def _final_states(setup: Setup, points: Any, scale: Any) -> Any:
-    def one(start: Setup, params: Any, scale: Any) -> Any:
-        floor = start.setting.floor(start)
-        return dynamics.stationarity(start.risk, floor, train=start.trained, scale=scale)(params)
-
-    return over_runs(one, setup, 1, points, scale)
-
-
-@in_float64
 def final_states(setup: Setup, run: Trajectory) -> dict[str, np.ndarray] | None:
     """Where every run came to rest: solved, slow, stuck or at a saddle (`dynamics.stationarity`).
 
     None for a model whose lowest risk is not known.
     """
-    exact = setup.astype("float64")
-    if not exists(exact, lambda one: one.setting.floor(one)):
+    if setup.abstractly(lambda one: one.setting.floor(one)) is None:
         return None
-    ends = trees.cast(run.params, "float64")
-    return numpy_tree(_final_states(exact, ends, run.risk[:, 0].astype(np.float64)))
+    ends = trees.cast(run.params, "float64"), run.risk[:, 0].astype(np.float64)
+    return per_start(setup, _final_state, own=ends)
 
 
-def exists(setup: Setup, part: Callable[[Setup], Any]) -> bool:
-    """Whether ``part`` of one start is not None, found without computing anything."""
-    found: list[bool] = []
-    jax.eval_shape(lambda one: found.append(part(one) is not None), setup.one())
-    return found[0]
+def _final_state(setup: Setup, params: Any, scale: Any) -> Any:
+    floor = setup.setting.floor(setup)
+    return dynamics.stationarity(setup.risk, floor, train=setup.trained, scale=scale)(params)
 
 
 def kernel_predictions(setup: Setup, step: np.ndarray) -> np.ndarray | None:
     """For every run, the risk that the tangent kernel at the start predicts at some steps."""
-    if not setup.has_samples or not exists(setup, Setup.kernel):
+    if not setup.has_samples or setup.abstractly(Setup.kernel) is None:
         return None
     return per_start(setup, _predicted, np.asarray(step))
 
 
 def _predicted(setup: Setup, step: Any) -> Any:
-    from shoal.models import predict
-    from shoal.theory.kernel_regime import predicted_residual
-
     y = setup.targets
     e0 = (predict(setup.network, setup.params0, setup.inputs) - y).ravel()
     e = predicted_residual(setup.kernel()(setup.params0), e0, setup.step_size, step)

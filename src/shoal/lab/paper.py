@@ -13,11 +13,11 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from shoal.errors import InputError, nearest
-from shoal.lab.claim import Claim, Plan, Rule, study_claim
+from shoal.errors import InputError
+from shoal.lab.claim import Claim, Plan, Rule, study_measure
 from shoal.lab.setting import OURS, PAPER, SUMMARY, Setting
-from shoal.lab.study import Study
-from shoal.lab.theorem import KERNEL_REGIME, Theorem
+from shoal.lab.study import Study, study_figure
+from shoal.lab.theorem import KERNEL_REGIME, Theorem, named_theorem
 
 
 class PaperFigure(NamedTuple):
@@ -26,8 +26,8 @@ class PaperFigure(NamedTuple):
     key: str
     title: str
     make: Callable[[bool], Any]  # Argument: full size?
-    source: str = OURS
-    jobs: Callable[[bool], list[Callable[[], Any]]] = lambda _: []
+    source: str
+    jobs: Callable[[bool], list[Callable[[], Any]]]
     """Long parts of the work, each kept on disk when done, so that a stop loses little."""
 
 
@@ -61,7 +61,6 @@ class Paper:
     visit: Callable[[], Any] | None = None  # What `shoal tour` shows of it.
 
     def __post_init__(self) -> None:
-        """Tell the setting class whose it is."""
         self.setting.paper = self
         self.title = self.title or (self.setting.__doc__ or self.key).strip().splitlines()[0]
 
@@ -84,13 +83,9 @@ class Paper:
 
         def add(function: Callable) -> Callable:
             words = statement or " ".join((function.__doc__ or "").split("\n\n")[0].split())
-            key = function.__name__.lstrip("_")
-            self.theorems.append(
-                Theorem(
-                    key, words, source, function, method,
-                    tuple(dict.fromkeys((*needs, *probes))), tuple(needs), **more,
-                )
-            )  # fmt: skip
+            key, seen = function.__name__.lstrip("_"), tuple(dict.fromkeys((*needs, *probes)))
+            made = Theorem(key, words, source, function, method, seen, tuple(needs), **more)
+            self.theorems.append(made)
             return function
 
         return add
@@ -105,18 +100,31 @@ class Paper:
         *,
         control: dict[str, Any] | None = None,
         source: str = OURS,
-        **more: Any,
+        setting: str = "our setting",
+        quick: Plan | None = None,
+        full: dict[str, Any] | None = None,
+        control_plan: Plan | None = None,
     ) -> Claim:
         """Register a claim: a study, a number for each run, a rule and a negative control.
 
         ``control`` changes the study's settings so that the claim is false; the rule must then say
         *contradicted*. Instead of a study and a statistic, a function of a `Plan` may return what
-        the rule looks at.
+        the rule looks at. ``full`` changes the ``quick`` plan, by default to four times the seeds.
         """
         require_provenance(source)
-        made = study_claim(
-            f"{self.key}.{key}", statement, study, statistic, rule, control or {}, source, **more
-        )
+        key = f"{self.key}.{key}"
+        if rule is None:
+            raise InputError(f"{key}: a claim needs a rule, such as slope('width', above=0.05).")
+        if not isinstance(study, Study):
+            measure, quick = study, quick or Plan()
+        elif statistic is None:
+            msg = f"{key}: a study needs a statistic, a function of a run with one number per seed."
+            raise InputError(msg)
+        else:
+            measure, quick = study_measure(study, statistic), quick or Plan(len(study.seeds))
+        large = quick._replace(**(full or {"seeds": 4 * quick.seeds}))
+        false = (control_plan or quick)._replace(control=tuple((control or {}).items()))
+        made = Claim(key, statement, source, setting, rule, measure, quick, large, false)
         self.claims.append(made)
         return made
 
@@ -128,43 +136,35 @@ class Paper:
         probes: Iterable[str] = ("risk",),
         *,
         source: str = OURS,
-        jobs: Callable[[bool], list] | None = None,
+        jobs: Callable[[bool], list] = lambda _: [],
     ) -> Any:
         """Register a figure: of a study, or as a decorator of a function ``full -> Figure``."""
         require_provenance(source)
 
         def add(make: Callable[[bool], Any]) -> Callable[[bool], Any]:
             words = title or (make.__doc__ or key).strip().splitlines()[0].rstrip(".")
-            extra = {} if jobs is None else {"jobs": jobs}
-            self.figures.append(PaperFigure(key, words, make, source, **extra))
+            self.figures.append(PaperFigure(key, words, make, source, jobs))
             return make
 
         if study is None:
             return add
-        from shoal.lab.study import study_figure
-
         return add(lambda full: study_figure(key, title or key, study, tuple(probes), full=full))
 
     def all_theorems(self) -> tuple[Theorem, ...]:
         """Its own theorems and the one about every model."""
-        own = tuple(self.theorems)
-        return own if any(t.key == KERNEL_REGIME.key for t in own) else (*own, KERNEL_REGIME)
+        general = () if any(t.key == KERNEL_REGIME.key for t in self.theorems) else (KERNEL_REGIME,)
+        return (*self.theorems, *general)
 
     def theorem_of(self, key: str) -> Theorem:
         """A theorem by its key."""
-        known = {theorem.key: theorem for theorem in self.all_theorems()}
-        if key not in known:
-            msg = f"{self.key} has no theorem {key!r}; {nearest(key, known)}"
-            raise InputError(msg)
-        return known[key]
+        return named_theorem(key, self.all_theorems(), self.key)
 
     def width_plan(self) -> WidthPlan:
         """How `shoal plan` looks for the smallest width."""
         if self.plan is not None:
             return self.plan
         if "width" not in self.setting.fields():
-            msg = f"{self.key} has no plan and no setting called width."
-            raise InputError(msg)
+            raise InputError(f"{self.key} has no plan and no setting called width.")
         certifying = [t.key for t in self.theorems if t.largest_step is not None]
         return WidthPlan(theorem=certifying[0] if certifying else None)
 
@@ -175,7 +175,6 @@ class Paper:
         return f"{self.authors or self.key}{year}. {self.title}.{where}"
 
     def __repr__(self) -> str:
-        """Its key and title."""
         return f"Paper({self.key!r}, {self.title!r})"
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 
-from shoal import trees
 from shoal.diagnostics import dynamics, kernels
 from shoal.errors import InputError, nearest
 from shoal.lab.setup import Setup
+from shoal.linalg import eigenvalues
 from shoal.models import empirical_risk
 
 ITERATES = "params"
@@ -43,19 +43,17 @@ SENTENCES = {
 def generic_probes(setup: Setup) -> dict[str, Any]:
     """The probes that every model has, for one start."""
     risk, fast, train = setup.risk, setup.fast_risk, setup.trained
-    lowest = setup.setting.lowest(setup.problem)
-    best = 0.0 if lowest is None else lowest
+    best = setup.setting.lowest(setup.problem)
     sharp = dynamics.sharpness(risk, jax.random.key(0))
     found: dict[str, Any] = {
         "movement": dynamics.movement(setup.params0),
         "distance": dynamics.distance(setup.params0),
         "gradient_norm": dynamics.gradient_norm(fast),
-        "pl_ratio": dynamics.pl_ratio(fast, floor=best),
+        "pl_ratio": dynamics.pl_ratio(fast, floor=0.0 if best is None else best),
         "sharpness": sharp,
         "curvature": dynamics.curvature(risk, train=train),
     }
-    if setup.step_size is not None:
-        step = setup.step_size
+    if (step := setup.step_size) is not None:
         found["edge_of_stability"] = lambda params: sharp(params)["value"] * step / 2
     if (floor := setup.setting.floor(setup)) is not None:
         found["stationarity"] = lambda params: dynamics.stationarity(
@@ -73,7 +71,6 @@ def _kernel_probes(setup: Setup, kernel: Callable) -> dict[str, Any]:
     spectrum = kernels.kernel_eigenvalues(kernel)
 
     def by_block(params: Any) -> dict[str, Any]:
-        eigenvalues = kernels.kernel_eigenvalues(lambda K: K)
         return {name: eigenvalues(K) for name, K in parts(params).items()}
 
     return {
@@ -88,23 +85,16 @@ def _kernel_probes(setup: Setup, kernel: Callable) -> dict[str, Any]:
     }
 
 
-def _iterates(setup: Setup) -> Callable[[Any], dict[str, Any]]:
-    names = setup.trained
-    return lambda params: {k: W for k, W in trees.blocks(params).items() if k in names}
-
-
 def all_probes(setup: Setup) -> dict[str, Any]:
     """Every probe of one start by name: those of every model, the paper's, and the user's."""
-    found = generic_probes(setup) | setup.setting.probes(setup) | {ITERATES: _iterates(setup)}
+    found = generic_probes(setup) | setup.setting.probes(setup) | {ITERATES: setup.moving}
     return found | {name: make(setup) for name, make in setup.own_probes}
 
 
 def chosen(setup: Setup, names: Iterable[str]) -> dict[str, Any]:
     """Some probes of one start; ``name@50`` is the probe called ``name``."""
     wanted = [name.partition("@")[0] for name in names]
-    if not wanted:
-        return {}
-    known = all_probes(setup)
+    known = all_probes(setup) if wanted else {}
     for name in wanted:
         if name not in known:
             raise unknown(setup, name, known)
@@ -119,12 +109,7 @@ def unknown(setup: Setup, name: str, known: Iterable[str]) -> InputError:
 
 def probe_names(setup: Setup) -> tuple[str, ...]:
     """What can be recorded, without computing anything."""
-    names: list[str] = []
-
-    def look(one: Setup) -> None:
-        names.extend(all_probes(one))
-
-    jax.eval_shape(look, setup.one())
+    names = setup.abstractly(lambda one: tuple(all_probes(one)))
     return tuple(name for name in names if name != ITERATES)
 
 
@@ -142,18 +127,15 @@ def parts_of(
     traced again.
     """
     wanted = [name.partition("@")[0] for name in names]
-    found: dict[str, tuple[str, ...]] = dict.fromkeys(wanted, ())
     owners = {text: [n for n in wanted if f"{text}_".startswith(f"{n}_")] for text in recorded}
     if owners and all(len(some) == 1 for some in owners.values()):
+        known: dict[str, tuple[str, ...]] = dict.fromkeys(wanted, ())
         for text, (name,) in owners.items():
-            if text != name:
-                found[name] += (text.removeprefix(f"{name}_"),)
-        return found
+            known[name] += (text.removeprefix(f"{name}_"),) if text != name else ()
+        return known
 
-    def look(one: Setup) -> None:
-        for name, probe in chosen(one, wanted).items():
-            seen = jax.eval_shape(probe, one.params0)
-            found[name] = tuple(seen) if isinstance(seen, dict) else ()
+    def parts(one: Setup) -> dict[str, tuple[str, ...]]:
+        shapes = {k: jax.eval_shape(f, one.params0) for k, f in chosen(one, wanted).items()}
+        return {name: tuple(x) if isinstance(x, dict) else () for name, x in shapes.items()}
 
-    jax.eval_shape(look, setup.one())
-    return found
+    return setup.abstractly(parts)

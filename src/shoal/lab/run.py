@@ -4,20 +4,19 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from shoal.diagnostics.dynamics import STATES
-from shoal.errors import InputError
+from shoal.errors import InputError, nearest
+from shoal.figures import Figure
 from shoal.lab import engine, probes
 from shoal.lab.setup import Setup
 from shoal.lab.theorem import Theorem, allowed_steps, certify, theorem_of
+from shoal.methods import METHODS
 from shoal.runtime import in_float64
 from shoal.training import Trajectory
-
-if TYPE_CHECKING:
-    from shoal.figures import Figure
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,31 +70,24 @@ class Run:
         """Where each seed came to rest; None if the lowest possible risk is not known."""
         if "ended" in self.notes:
             return self.notes["ended"]
-        ends = engine.final_states(self.setup, self.trajectory)
-        if ends is None:
+        if (ends := engine.final_states(self.setup, self.trajectory)) is None:
             return None
-        return [
-            {name: value[i] for name, value in ends.items()}
-            | {"state": STATES[int(ends["state"][i])]}
-            for i in range(len(self.seeds))
-        ]
+        each = [{name: x[i] for name, x in ends.items()} for i in range(len(self.seeds))]
+        return [end | {"state": STATES[int(end["state"])]} for end in each]
 
     def frame(self) -> Any:
         """A polars frame: seed, step, (time,) risk, and one column per scalar probe."""
         import polars as pl
 
-        count = len(self.step)
-        columns: dict[str, Any] = {
-            "seed": np.repeat(np.asarray(self.seeds), count),
-            "step": np.tile(self.step, len(self.seeds)),
-        }
+        seeds = np.repeat(np.asarray(self.seeds), len(self.step))
+        columns: dict[str, Any] = {"seed": seeds, "step": np.tile(self.step, len(self.seeds))}
         if self.setup.setting.method == "flow":
             columns["time"] = (self.step_size[:, None] * self.step[None]).ravel()
         columns["risk"] = self.risk.ravel()
         scalar = {name: x.ravel() for name, x in self.probes.items() if x.ndim == 2}
         return pl.DataFrame(columns | scalar)
 
-    def figure(self, *names: str) -> "Figure":
+    def figure(self, *names: str) -> Figure:
         """The risk and some probes as a figure (data, not yet drawn)."""
         from shoal.pages.sections import run_figure
 
@@ -117,7 +109,6 @@ class Run:
         save_run(Path(folder), self, tuple(certificates))
 
     def __repr__(self) -> str:
-        """The table of the command line."""
         from shoal.console import run_text
 
         return run_text(self)
@@ -150,15 +141,14 @@ def chosen_probes(setup: Setup, wanted: Any, extra: Iterable[str] = ()) -> tuple
     usual = [name for name in setup.setting.default_probes if name in known]
     asked = [wanted] if isinstance(wanted, str) else list(wanted or ())
     names = [n for word in asked for n in word.removeprefix("+").split(",") if n]
-    more = any(word.startswith("+") for word in asked)
-    names = [*(usual if wanted is None or more else ()), *names]
-    with_stride = [engine.stride_of(name) for name in names]
-    for name, _ in with_stride:
+    if wanted is None or any(word.startswith("+") for word in asked):
+        names = [*usual, *names]
+    chosen = {engine.stride_of(text)[0]: text for text in names}  # what is given again counts
+    for name in chosen:
         if name not in (*known, probes.ITERATES):
             raise probes.unknown(setup, name, known)
-    # what a theorem looks at is recorded at every record, and a name that is given again counts
-    last = {engine.stride_of(text)[0]: text for text in (*names, *(e for e in extra if e in known))}
-    return tuple(last.values())
+    # what a theorem looks at is recorded at every record
+    return tuple((chosen | {name: name for name in extra if name in known}).values())
 
 
 @in_float64
@@ -186,30 +176,26 @@ def train(
     if steps is not None and every is None and steps % setup.setting.every:
         changes["every"] = 1
     setup = setup.with_setting(**changes)
-    _require_method(setup)
+    method = setup.setting.method
+    if isinstance(method, str) and method not in METHODS:
+        raise InputError(f"no method is called {method!r}; {nearest(method, METHODS)}")
     setup, source, extra = _with_steps(setup, step_size)
     watched, asked = _with_own_probes(setup, probes)
     names = chosen_probes(watched, asked, extra)
     begun = time.perf_counter()
     found = engine.trajectories(watched, names, progress=progress)
-    seconds = round(time.perf_counter() - begun, 3)
-    return Run(
-        setup, np.asarray(found.step[0]), np.asarray(found.risk), dict(found.probes), found.params,
-        found.average,
-        parts=engine.generic.parts_of(watched, names, found.probes),
-        notes={"step_size_source": source, "seconds": seconds},
-    )  # fmt: skip
+    notes = {"step_size_source": source, "seconds": round(time.perf_counter() - begun, 3)}
+    parts = engine.generic.parts_of(watched, names, found.probes)
+    step, risk = np.asarray(found.step[0]), np.asarray(found.risk)
+    return Run(setup, step, risk, dict(found.probes), found.params, found.average, parts, notes)
 
 
 def _with_own_probes(setup: Setup, probes: Any) -> tuple[Setup, Any]:
     """Add the user's probes to a setup; the names of all that were asked for."""
     if not isinstance(probes, Mapping):
         return setup, probes
-    own = {
-        name.removeprefix("+").partition("@")[0]: make
-        for name, make in probes.items()
-        if make is not None
-    }
+    made = {name: make for name, make in probes.items() if make is not None}
+    own = {name.removeprefix("+").partition("@")[0]: make for name, make in made.items()}
     for name, make in own.items():
         if not callable(make) or not name.isidentifier():
             msg = f"probes={{{name!r}: ...}}: expected a name and a function of a setup."
@@ -217,34 +203,22 @@ def _with_own_probes(setup: Setup, probes: Any) -> tuple[Setup, Any]:
     return setup.replace(own_probes=tuple(own.items())), list(probes)
 
 
-def _require_method(setup: Setup) -> None:
-    from shoal.errors import nearest
-    from shoal.methods import METHODS
-
-    method = setup.setting.method
-    if isinstance(method, str) and method not in METHODS:
-        msg = f"no method is called {method!r}; {nearest(method, METHODS)}"
-        raise InputError(msg)
-
-
 def _with_steps(setup: Setup, step_size: Any) -> tuple[Setup, str, tuple[str, ...]]:
     """Choose a step for every seed if none is given; where it came from; probes to add."""
+    more: tuple[str, ...] = ()
     if isinstance(step_size, str | Theorem):
-        theorem = theorem_of(setup, step_size)
-        if setup.step_size is not None or theorem.largest_step is None:
-            return (*_with_steps(setup, None)[:2], theorem.probes)
-        steps = allowed_steps(setup, theorem)
-        default = np.isnan(steps)
-        if default.all():
-            return (*_with_steps(setup, None)[:2], theorem.probes)
-        if default.any():
-            steps = np.where(default, engine.default_steps(setup), steps)
-        source = f"largest that {theorem.key} allows"
-        return setup.with_steps(steps), source, theorem.probes
+        theorem, step_size = theorem_of(setup, step_size), None
+        more = theorem.probes
+        if setup.step_size is None and theorem.largest_step is not None:
+            steps = allowed_steps(setup, theorem)
+            none = np.isnan(steps)
+            if not none.all():
+                steps = np.where(none, engine.default_steps(setup), steps) if none.any() else steps
+                return setup.with_steps(steps), f"largest that {theorem.key} allows", more
     if step_size is not None:
-        return setup.with_steps(step_size), "given", ()
+        return setup.with_steps(step_size), "given", more
     if setup.step_size is not None:
-        return setup, "given", ()
+        return setup, "given", more
     if not isinstance(setup.setting.method, str):
-        return setup, "the method's own", ()
-    return setup.with_steps(engine.default_steps(setup)), "default", ()
+        return setup, "the method's own", more
+    return setup.with_steps(engine.default_steps(setup)), "default", more

@@ -21,32 +21,27 @@ import dataclasses
 import functools
 import inspect
 import textwrap
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeVar,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
+from shoal import inits
+from shoal.diagnostics.kernels import LARGEST, tangent_kernels
 from shoal.errors import InputError, nearest
+from shoal.linalg import norm_fro
 from shoal.losses import half_sum_of_squares
+from shoal.methods import Method
+from shoal.models import Model, predict
 
-if TYPE_CHECKING:
+if typing.TYPE_CHECKING:
     from shoal.lab.setup import Setup
-    from shoal.methods import Method
-    from shoal.models import Model
 
 PAPER, SUMMARY, OURS = "paper", "paper, as summarised", "ours"
 """Provenance: the paper's words are known; known from a summary; our own."""
@@ -55,9 +50,7 @@ PAPER, SUMMARY, OURS = "paper", "paper, as summarised", "ours"
 class Mark(Enum):
     """How a field enters compiled programs (see the top of this module)."""
 
-    STATIC = "static"
-    TRACED = "traced"
-    DATA = "data"
+    STATIC, TRACED, DATA = "static", "traced", "data"
 
 
 T = TypeVar("T")
@@ -83,15 +76,13 @@ Names = Annotated[str, AfterValidator(_names)]
 
 def _three(value: Any) -> tuple[float, float, float]:
     """Three positive numbers, or one for all three; as a tuple, a list, or words."""
-    parts = value.split(",") if isinstance(value, str) else value
-    parts = parts if isinstance(parts, list | tuple) else [parts]
     try:
+        parts = np.atleast_1d(value.split(",") if isinstance(value, str) else value)
         numbers = [float(part) for part in parts]
     except (TypeError, ValueError):
         numbers = []
     if len(numbers) not in (1, 3) or not all(0 < x < float("inf") for x in numbers):
-        msg = "three positive numbers such as 3,3,3 (or one for all)"
-        raise PydanticCustomError("three", msg)
+        raise PydanticCustomError("three", "three positive numbers such as 3,3,3 (or one for all)")
     return tuple(numbers * (3 // len(numbers)))  # type: ignore[return-value]
 
 
@@ -106,34 +97,31 @@ def derived(method: Callable[[Any], T]) -> Callable[[Any], T]:
     step and a probe each computed it, XLA would move both out of the loop without seeing that they
     are equal, and compute twice what depends on them, such as the gradient.
     """
-    name = method.__name__
 
     @functools.wraps(method)
     def wrapped(self: Any) -> T:
         known = self.__dict__.get("_derived", {})
-        return known[name] if name in known else method(self)
+        return known[method.__name__] if method.__name__ in known else method(self)
 
     wrapped.derived = True  # type: ignore[attr-defined]
     return wrapped
 
 
-@dataclass_transform(frozen_default=True)
+@typing.dataclass_transform(frozen_default=True)
 @dataclasses.dataclass(frozen=True)
 class Setting:
     """Base class of every setting. Instances are frozen; `replace` makes changed copies."""
 
-    paper: ClassVar[Any] = None
-    """The paper that it belongs to, set by `Paper`."""
-    source: ClassVar[str] = OURS
-    """Provenance of its fields; a comment that ends in [paper] or [summary] says otherwise."""
-    averages: ClassVar[bool] = False
-    """Keep the mean of the iterates along a run."""
-    queries: ClassVar[bool] = False
-    """A problem file's ``q``, a query for each sequence, is used."""
-    probe_sentences: ClassVar[dict[str, str]] = {}
-    """What each of the paper's own probes is."""
+    paper: ClassVar[Any] = None  # The paper that it belongs to, set by `Paper`.
+    source: ClassVar[str] = (
+        OURS  # Provenance, unless a field's comment ends in [paper] or the like.
+    )
+    averages: ClassVar[bool] = False  # Keep the mean of the iterates along a run.
+    queries: ClassVar[bool] = False  # Use a problem file's ``q``, a query for each sequence.
+    probe_sentences: ClassVar[dict[str, str]] = {}  # What each of the paper's own probes is.
     default_probes: ClassVar[tuple[str, ...]] = ("movement", "gradient_norm", "pl_ratio")
-    """Recorded unless told otherwise."""
+    objective: ClassVar[Any] = None  # ``objective(params, problem)``: a risk without samples.
+    loss = staticmethod(half_sum_of_squares)  # A function of all outputs and all targets.
 
     num_samples: Count = 10  # Number of samples.
     data_seed: Seed = 0  # Seed of the data.
@@ -145,8 +133,7 @@ class Setting:
     every: Count = 1  # Record every this many steps.
 
     def __init_subclass__(cls) -> None:
-        """Make every subclass a frozen dataclass; plain functions given as loss or init stay so."""
-        for name in ("loss", "init"):
+        for name in ("loss", "init"):  # plain functions (outputs, y) or (key, spec) stay so
             given = cls.__dict__.get(name)
             if inspect.isfunction(given) and len(inspect.signature(given).parameters) == 2:
                 setattr(cls, name, staticmethod(given))
@@ -170,33 +157,22 @@ class Setting:
 
     def apply(self, params: Any, x: Any) -> Any:  # noqa: ARG002
         """Return the model's output for one sample."""
-        msg = f"{type(self).__name__} has no model: define apply(params, x)."
-        raise InputError(msg)
+        raise InputError(f"{type(self).__name__} has no model: define apply(params, x).")
 
-    def network(self) -> "Model":
+    def network(self) -> Model:
         """The model; override it to give faster ways to outputs or to the loss."""
-        from shoal.models import Model
-
         return Model(self.spec(), self.apply)
 
     def weights(self, key: Any) -> Any:
         """Draw initial weights, by default by ``init``: a function or a name of `shoal.inits`."""
-        from shoal import inits
-
         init: Any = getattr(self, "init", inits.lecun)
         return (init if callable(init) else getattr(inits, init))(key, self.network().spec)
-
-    loss = staticmethod(half_sum_of_squares)
-    """The loss of all outputs and targets, by default half the sum of squared errors."""
-
-    objective: ClassVar[Any] = None
-    """``objective(params, problem)``: a risk of its own, for setups without samples."""
 
     def lowest(self, problem: Any) -> Any:  # noqa: ARG002
         """The known optimum of the risk, or None."""
         return None
 
-    def rule(self, method: "Method") -> "Method":
+    def rule(self, method: Method) -> Method:
         """Wrap the training rule, e.g. by a projection."""
         return method
 
@@ -210,17 +186,12 @@ class Setting:
 
     def block_kernels(self, setup: "Setup") -> Any:
         """Tangent kernel of each block; None if there is none. Override it by closed forms."""
-        from shoal.diagnostics.kernels import LARGEST, tangent_kernels
-
         if not setup.has_samples or setup.squares_weight is None or setup.targets.size > LARGEST:
             return None
         return tangent_kernels(setup.network, setup.inputs)
 
     def output_size(self, setup: "Setup") -> Any:
         """Size of the numbers whose sum is the output, for the rounding error of residuals."""
-        from shoal.linalg import norm_fro
-        from shoal.models import predict
-
         outputs = predict(setup.network, setup.params0, setup.inputs)
         return norm_fro(outputs) + norm_fro(setup.targets)
 
@@ -260,8 +231,7 @@ class Setting:
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, unchecked: in compiled code they are tracers."""
         if unknown := [name for name in changes if name not in self.__dict__]:
-            msg = f"{type(self).__name__} has no field {unknown[0]!r}"
-            raise TypeError(msg)
+            raise TypeError(f"{type(self).__name__} has no field {unknown[0]!r}")
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__ | changes)
         made.__dict__.pop("_derived", None)  # it may depend on what changed
@@ -269,10 +239,15 @@ class Setting:
 
     def settled(self) -> Self:
         """Return a copy that has computed what is marked as `derived`."""
-        kind: Any = type(self)
-        methods, made = _derived_methods(kind), self.replace()
+        made, methods = self.replace(), self._derived_methods()
         made.__dict__["_derived"] = {name: method(self) for name, method in methods.items()}
         return made
+
+    @classmethod
+    @functools.cache
+    def _derived_methods(cls) -> dict[str, Callable[[Any], Any]]:
+        methods = {name: getattr(m, "fget", m) for name, m in inspect.getmembers_static(cls)}
+        return {name: m for name, m in methods.items() if hasattr(m, "derived")}
 
     def asdict(self) -> dict[str, Any]:
         """Fields by name."""
@@ -284,38 +259,55 @@ class Setting:
         return tuple(f.name for f in dataclasses.fields(cls))
 
     @classmethod
+    @functools.cache
     def marks(cls) -> dict[str, Mark]:
         """How each field enters compiled programs."""
-        kind: Any = cls
-        return _marks(kind)
+        found = {}
+        for name, hint in _hints(cls).items():
+            parts = tuple(_parts(hint))
+            usual = Mark.TRACED if float in parts else Mark.STATIC
+            found[name] = next((mark for mark in Mark if mark in parts), usual)
+        return found
 
     @classmethod
+    @functools.cache
     def sentences(cls) -> dict[str, str]:
-        """What is written beside each field, with its choices in front."""
-        kind: Any = cls
-        return _sentences(kind)
+        """The comment beside each field, read from the source, with its choices in front."""
+        comments: dict[str, str] = {}
+        for base in reversed(cls.__mro__[:-1]):
+            try:
+                lines = textwrap.dedent(inspect.getsource(base)).splitlines()
+                body = ast.parse("\n".join(lines)).body[0]
+            except (OSError, TypeError, SyntaxError):
+                continue
+            for node in getattr(body, "body", ()):
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    for line in lines[node.lineno - 1 : node.end_lineno]:
+                        if comment := line.partition("#")[2].strip():
+                            comments[node.target.id] = comment
+        found = {}
+        for name, hint in _hints(cls).items():
+            said = " | ".join(_choices(hint)), comments.get(name, "")
+            found[name] = "; ".join(filter(None, said))
+        return found
 
     def spec(self) -> Any:
         """Shapes of the parameters as JAX knows them."""
-        import jax
-        import jax.numpy as jnp
 
-        def leaf(shape: Any) -> Any:
-            return jax.ShapeDtypeStruct(shape, jnp.float64) if isinstance(shape, tuple) else shape
+        def is_shape(node: Any) -> bool:
+            return type(node) is tuple and all(isinstance(size, int) for size in node)
 
-        return jax.tree.map(leaf, self.params(), is_leaf=_is_shape)
+        def leaf(node: Any) -> Any:
+            return jax.ShapeDtypeStruct(node, jnp.float64) if is_shape(node) else node
+
+        return jax.tree.map(leaf, self.params(), is_leaf=is_shape)
 
     def data_spec(self) -> Any:
         """Shapes of what `data` makes."""
-        import jax
-
         return jax.eval_shape(lambda: self.data(jax.random.key(0)))
 
     def output_shape(self) -> tuple[int, ...]:
         """Shape of the output for one sample."""
-        import jax
-        import jax.numpy as jnp
-
         model = self.network()
         x = jax.ShapeDtypeStruct((self.num_tokens, self.dim), jnp.float64)  # type: ignore[attr-defined]
         return jax.eval_shape(model.apply, model.spec, x).shape
@@ -337,17 +329,12 @@ class Setting:
         return self.replace(**blank), values
 
 
-def _is_shape(node: Any) -> bool:
-    plain = isinstance(node, tuple) and not hasattr(node, "_fields")
-    return plain and all(isinstance(size, int) for size in node)
-
-
 # --------------------------------------------------------------------------- reading the class
 
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind, include_extras=True)
+    hints = typing.get_type_hints(kind, include_extras=True)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
 
@@ -359,50 +346,9 @@ def _parts(hint: Any) -> Iterable[Any]:
             yield from _parts(part)
 
 
-@functools.cache
-def _marks(kind: Any) -> dict[str, Mark]:
-    found = {}
-    for name, hint in _hints(kind).items():
-        parts = list(_parts(hint))
-        said = next((mark for mark in Mark if mark in parts), None)
-        found[name] = said or (Mark.TRACED if float in parts else Mark.STATIC)
-    return found
-
-
-@functools.cache
-def _derived_methods(kind: Any) -> dict[str, Callable[[Any], Any]]:
-    members = {name: getattr(kind, name, None) for name in dir(kind)}
-    methods: dict[str, Any] = {
-        name: m.fget if isinstance(m, property) else m for name, m in members.items()
-    }
-    return {name: m for name, m in methods.items() if getattr(m, "derived", False)}
-
-
 def _choices(hint: Any) -> tuple[str, ...]:
     """The words that a field with a fixed list of choices takes."""
     return next((get_args(p) for p in _parts(hint) if get_origin(p) is Literal), ())
-
-
-@functools.cache
-def _sentences(kind: Any) -> dict[str, str]:
-    """The comments beside the fields, read from the source of the class and its bases."""
-    found: dict[str, str] = {}
-    for base in reversed(kind.__mro__[:-1]):
-        try:
-            lines = textwrap.dedent(inspect.getsource(base)).splitlines()
-            body = ast.parse("\n".join(lines)).body[0]
-        except (OSError, TypeError, SyntaxError):
-            continue
-        for node in getattr(body, "body", ()):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                for line in lines[node.lineno - 1 : node.end_lineno]:
-                    if comment := line.partition("#")[2].strip():
-                        found[node.target.id] = comment
-    hints = _hints(kind)
-    return {
-        name: "; ".join(part for part in (" | ".join(_choices(hint)), found.get(name, "")) if part)
-        for name, hint in hints.items()
-    }
 
 
 def provenance(kind: type[Setting]) -> dict[str, str]:
@@ -419,30 +365,24 @@ def provenance(kind: type[Setting]) -> dict[str, str]:
 
 def with_values(setting: Setting, values: Mapping[str, Any], *, owner: str) -> Any:
     """Return the setting with some values replaced, each checked against its field's type."""
-    kind: Any = type(setting)
-    hints = _hints(kind)
-    checked = {}
-    for name, value in values.items():
+    hints = _hints(type(setting))
+    for name in values:
         if name not in hints:
-            msg = f"{owner} has no setting {name!r}; {nearest(name, hints)}"
-            raise InputError(msg)
-        checked[name] = _checked(name, value, hints[name])
-    return setting.replace(**checked)
+            raise InputError(f"{owner} has no setting {name!r}; {nearest(name, hints)}")
+    return setting.replace(**{name: _checked(name, v, hints[name]) for name, v in values.items()})
 
 
 def _checked(name: str, value: Any, kind: Any) -> Any:
-    optional = type(None) in _parts(kind)
-    if isinstance(value, str) and value.lower() in ("none", "auto") and optional:
+    parts, choices = tuple(_parts(kind)), _choices(kind)
+    if isinstance(value, str) and value.lower() in ("none", "auto") and type(None) in parts:
         return None
+    if isinstance(value, bool) and bool not in parts:
+        raise InputError(f"{name}={value}: expected {'a word' if choices else 'a number'}.")
     try:
-        if isinstance(value, bool) and bool not in _parts(kind):
-            msg = f"{name}={value}: expected {'a word' if _choices(kind) else 'a number'}."
-            raise InputError(msg)
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
-        if isinstance(value, str) and (choices := _choices(kind)):
-            msg = f"{name}={value}: {nearest(value, choices)}"
-            raise InputError(msg) from None
+        if isinstance(value, str) and choices:
+            raise InputError(f"{name}={value}: {nearest(value, choices)}") from None
         problem = error.errors()[0]["msg"].removeprefix("Input should be ").partition(", unable")[0]
         a_number = "a number " if problem.startswith(("greater", "less")) else ""
         msg = f"{name}={value}: expected {a_number}{problem[:1].lower()}{problem[1:]}."
@@ -462,11 +402,9 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
     for word in assignments:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            msg = f"--set {word}: expected name=value, e.g. --set width=64."
-            raise InputError(msg)
+            raise InputError(f"--set {word}: expected name=value, e.g. --set width=64.")
         name = name.strip().replace("-", "_")
         if name in pairs:
-            msg = f"--set {name}=... is given twice."
-            raise InputError(msg)
+            raise InputError(f"--set {name}=... is given twice.")
         pairs[name] = value.strip()
     return pairs

@@ -6,6 +6,7 @@ a theorem, a probe or a kernel is given is *one* start, the same class without t
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,7 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import models, trees
+from shoal.diagnostics.kernels import total_kernel
 from shoal.errors import InputError
+from shoal.files import read_npz
 from shoal.lab.setting import Setting, Static, with_values
 from shoal.losses import loss_of
 from shoal.models import Model
@@ -97,17 +100,18 @@ class Setup:
     @property
     def trained(self) -> tuple[str, ...]:
         """Names of the blocks that move."""
-        chosen = None if self.setting.train == "all" else self.setting.train.split(",")
-        return trees.block_names(self.params0, chosen)
+        return trained_blocks(self.setting, self.params0)
+
+    def moving(self, params: Any) -> dict[str, Any]:
+        """The blocks that move, by name."""
+        names = self.trained
+        return {name: W for name, W in trees.blocks(params).items() if name in names}
 
     @property
     def step_ratios(self) -> dict[str, Any]:
         """Step of each block over the step size; 0 for a block that does not move."""
-        ratios, moving = self.setting.step_ratios(), self.trained
-        return {
-            name: ratios.get(name, 1.0) if name in moving else 0.0
-            for name in trees.blocks(self.params0)
-        }
+        ratios, names = self.setting.step_ratios(), trees.blocks(self.params0)
+        return dict.fromkeys(names, 0.0) | {name: ratios.get(name, 1.0) for name in self.trained}
 
     @property
     def risk(self) -> Any:
@@ -129,12 +133,9 @@ class Setup:
 
         Gradient descent moves the outputs by $-\gamma Ke$ to first order, $e$ the residual.
         """
-        from shoal.diagnostics.kernels import total_kernel
-
         if not self.has_samples or self.squares_weight is None:
             return None
-        parts = self.setting.block_kernels(self)
-        if parts is None:
+        if (parts := self.setting.block_kernels(self)) is None:
             return None
         total, factor = total_kernel(parts, self.step_ratios), 2 * self.squares_weight
         return lambda params: factor * total(params)
@@ -156,9 +157,9 @@ class Setup:
 
     def astype(self, precision: str) -> "Setup":
         """Return a copy in another precision."""
-        parts = {k: trees.cast(getattr(self, k), precision) for k in ("problem", "params0")}
-        held = None if self.held_out is None else trees.cast(self.held_out, precision)
-        return self.replace(**parts, held_out=held, precision=precision)
+        names = "problem", "params0", "held_out"
+        parts = {name: trees.cast(getattr(self, name), precision) for name in names}
+        return self.replace(**parts, precision=precision)
 
     @property
     def num_runs(self) -> int:
@@ -167,18 +168,17 @@ class Setup:
 
     def parts(self) -> dict[str, Any]:
         """What has one entry per run; ``values`` are the setting's traced numbers."""
-        found = {k: getattr(self, k) for k in self.stacked if k != "values"}
+        found = {k: getattr(self, k) for k in self.stacked if getattr(self, k, None) is not None}
         if "values" in self.stacked:
             values = self.setting.split()[1].items()
             found["values"] = {k: v for k, v in values if np.ndim(jax.tree.leaves(v)[0])}
-        return {name: part for name, part in found.items() if part is not None}
+        return found
 
     def with_parts(self, parts: Mapping[str, Any]) -> "Setup":
         """Return a copy with other entries: of one run, or of some."""
+        values = parts.get("values", {})
         rest = {name: part for name, part in parts.items() if name != "values"}
-        if "values" in parts:
-            rest["setting"] = self.setting.replace(**parts["values"])
-        return self.replace(**rest)
+        return self.replace(setting=self.setting.replace(**values), **rest)
 
     def rows(self, rows: Iterable[int]) -> "Setup":
         """Return some of the runs."""
@@ -192,8 +192,14 @@ class Setup:
         parts = jax.tree.map(lambda x: np.asarray(x)[row], self.parts())
         return self.with_parts(parts).replace(seeds=())
 
+    @in_float64
+    def abstractly(self, look: Callable[["Setup"], Any]) -> Any:
+        """``look(start)`` of one start with shapes in place of numbers: nothing is computed."""
+        found: list[Any] = []
+        jax.eval_shape(lambda one: found.append(look(one)), self.one())
+        return found[0]
+
     def __repr__(self) -> str:
-        """A short table."""
         from shoal.console import setup_text
 
         return setup_text(self)
@@ -202,10 +208,7 @@ class Setup:
 def _flatten(setup: Setup) -> tuple:
     key, values = setup.setting.split()
     values.pop("step_size", None)
-    numbers = {
-        name: jax.tree.map(lambda v: _number(v, setup.precision), value)
-        for name, value in values.items()
-    }
+    numbers = jax.tree.map(lambda value: _number(value, setup.precision), values)
     parts = (numbers, setup.problem, setup.params0, setup.step_size, setup.held_out)
     about = setup.precision, setup.from_init, setup.stacked, setup.own_probes
     return parts, (key.replace(step_size=None), *about)
@@ -225,10 +228,8 @@ def _number(value: Any, precision: str) -> Any:
 def _unflatten(about: tuple, parts: tuple) -> Setup:
     key, precision, from_init, stacked, own = about
     numbers, problem, params0, step_size, held_out = parts
-    setting = key.replace(**numbers)
-    return Setup(
-        setting, problem, params0, (), step_size, held_out, precision, (), from_init, stacked, own
-    )
+    about = step_size, held_out, precision, (), from_init, stacked, own
+    return Setup(key.replace(**numbers), problem, params0, (), *about)
 
 
 jax.tree_util.register_pytree_node(Setup, _flatten, _unflatten)
@@ -256,25 +257,21 @@ def paper_setup(
         problem, held_out = read_problem(data, setting.target(), precision, queries=setting.queries)
         setting = setting.from_file().complete()
         check_problem(setting, problem, held_out)
-        sizes = _problem_sizes(problem, setting)
-        setting = _adopt(setting, fixed, sizes, str(data))
-        fixed += tuple(sizes)
+        setting, fixed = _adopt(setting, fixed, _problem_sizes(problem, setting), data)
     stored = None
     if params is not None:
         stored = read_params(setting.network().spec, params, precision)
-        sizes = _weight_sizes(setting, stored)
-        setting = _adopt(setting, fixed, sizes, str(params))
-        fixed += tuple(sizes)
-    trees.block_names(setting.network().spec, _patterns(setting))
+        setting, fixed = _adopt(setting, fixed, _weight_sizes(setting, stored), params)
+    trained_blocks(setting, setting.network().spec)  # refuses names that select nothing
     seeds = tuple(seeds) if stored is None else _seeds_of(stored, tuple(seeds))
     refuse_giants(setting, len(seeds))
     if problem is None:
         problem, held_out = make_data(setting)
         where = f"problem={getattr(setting, 'problem', 'data')}"
-        setting = _adopt(setting, fixed, _problem_sizes(problem, setting), where)
+        setting, _ = _adopt(setting, fixed, _problem_sizes(problem, setting), where)
     setting = setting.complete()
     if stored is not None:
-        _require_shapes(setting.network().spec, stored, str(params))
+        _require_shapes(setting.network().spec, stored, params)
     params0 = draw_weights(setting, seeds) if stored is None else stored
     made = Setup(
         setting, problem, params0, seeds, held_out=held_out, overrides=overrides,
@@ -293,59 +290,55 @@ def completed(paper: "Paper", values: Mapping[str, Any]) -> Any:
 def require_precision(precision: str, setting: Any) -> None:
     """Refuse an unknown precision, and one that the method cannot work in."""
     if precision not in ("float64", "float32"):
-        msg = f"precision={precision!r}: expected float64 or float32."
-        raise InputError(msg)
+        raise InputError(f"precision={precision!r}: expected float64 or float32.")
     if setting.method == "flow" and precision != "float64":
-        msg = "method=flow needs float64: its error control is finer than float32."
-        raise InputError(msg)
+        raise InputError("method=flow needs float64: its error control is finer than float32.")
 
 
-def _patterns(setting: Any) -> tuple[str, ...] | None:
-    return None if setting.train == "all" else tuple(setting.train.split(","))
+def trained_blocks(setting: Any, params: Any) -> tuple[str, ...]:
+    """Names of the blocks that move; a name or pattern that selects nothing is refused."""
+    return trees.block_names(params, None if setting.train == "all" else setting.train.split(","))
 
 
 def require_whole_records(num_steps: int, every: int) -> None:
     """Refuse a number of steps that does not end with a record."""
     if num_steps % every:
         fits = int(np.gcd(num_steps, every))
-        msg = f"every={every} does not divide num_steps={num_steps}; try {fits}."
-        raise InputError(msg)
+        raise InputError(f"every={every} does not divide num_steps={num_steps}; try {fits}.")
 
 
 @in_float64
 def make_data(setting: Any) -> tuple[Any, Any]:
     """The problem of a setting, and its held-out data: always from the same compiled program."""
-    if setting.reads_files():
-        key = key_of(setting.data_seed, DATA)
-        return numpy_tree((setting.data(key), setting.test_data(key)))
-    neutral = {"num_steps": 1, "every": 1, "step_size": None, "train": "all", "method": "gd"}
-    program, numbers = setting.replace(**neutral, batch_size=None).split(for_data=True)
-    return numpy_tree(_made(numbers, program))
+    return numpy_tree(_data(setting) if setting.reads_files() else _made(*_program(setting)))
 
 
-def _make(numbers: dict[str, Any], program: Any) -> tuple[Any, Any]:
-    setting = program.replace(**numbers)
+def _data(setting: Any) -> tuple[Any, Any]:
     key = key_of(setting.data_seed, DATA)
     return setting.data(key), setting.test_data(key)
 
 
-_made = jax.jit(_make, static_argnums=1)
+@functools.partial(jax.jit, static_argnums=0)
+def _made(program: Any, numbers: dict[str, Any]) -> tuple[Any, Any]:
+    return _data(program.replace(**numbers))
 
 
 @in_float64
 def draw_weights(setting: Any, seeds: Iterable[int]) -> Any:
     """Initial weights of each seed, along a leading axis."""
-    neutral = {"num_steps": 1, "every": 1, "step_size": None, "train": "all", "method": "gd"}
-    program, numbers = setting.replace(**neutral, batch_size=None).split(for_data=True)
-    return numpy_tree(_drawn(np.asarray(tuple(seeds), np.uint32), numbers, program))
+    return numpy_tree(_drawn(*_program(setting), np.asarray(tuple(seeds), np.uint32)))
 
 
-def _draw(seeds: Any, numbers: dict[str, Any], program: Any) -> Any:
+@functools.partial(jax.jit, static_argnums=0)
+def _drawn(program: Any, numbers: dict[str, Any], seeds: Any) -> Any:
     setting = program.replace(**numbers)
     return jax.vmap(lambda seed: setting.weights(key_of(seed, WEIGHTS)))(seeds)
 
 
-_drawn = jax.jit(_draw, static_argnums=2)
+def _program(setting: Any) -> tuple[Any, dict[str, Any]]:
+    """Compile key and numbers of what makes data and weights: how to train does not matter."""
+    neutral = {"num_steps": 1, "every": 1, "step_size": None, "train": "all", "method": "gd"}
+    return setting.replace(**neutral, batch_size=None).split(for_data=True)
 
 
 def check_problem(setting: Any, problem: Any, held_out: Any) -> None:
@@ -355,8 +348,7 @@ def check_problem(setting: Any, problem: Any, held_out: Any) -> None:
             continue
         if setting.target() == "Y" and part.y.ndim != 1 + len(setting.output_shape()):
             rows = ("sample", "token")[len(setting.output_shape()) - 1]
-            msg = f"Y has shape {part.y.shape}; expected one target row per {rows}."
-            raise InputError(msg)
+            raise InputError(f"Y has shape {part.y.shape}; expected one target row per {rows}.")
         setting.check(part)
 
 
@@ -380,11 +372,9 @@ def _weight_sizes(setting: Any, stored: Any) -> dict[str, int]:
     before = trees.blocks(setting.network().spec)
     got = {name: W.shape[1:] for name, W in trees.blocks(stored).items()}
     found: dict[str, int] = {}
-    counts = [
-        n for n in setting.fields() if type(getattr(setting, n)) is int and n != "num_samples"
-    ]
-    for name in counts:
-        value = getattr(setting, name)
+    for name, value in setting.asdict().items():
+        if type(value) is not int or name == "num_samples":
+            continue
         try:
             after = trees.blocks(setting.replace(**{name: 2 * value}).network().spec)
         except (InputError, ValueError, TypeError, ZeroDivisionError):
@@ -396,38 +386,30 @@ def _weight_sizes(setting: Any, stored: Any) -> dict[str, int]:
     return found
 
 
-def _adopt(setting: Any, fixed: tuple[str, ...], sizes: Mapping[str, int], where: str) -> Any:
-    """Take sizes from data or weights; refuse if the user, or the other file, has others."""
+def _adopt(setting: Any, fixed: tuple, sizes: Mapping[str, int], where: Any) -> tuple[Any, tuple]:
+    """Take sizes from data or weights, now fixed; refuse if the user, or a file, has others."""
     for name, size in sizes.items():
-        if name in fixed and getattr(setting, name) != size:
-            asked = getattr(setting, name)
+        if name in fixed and (asked := getattr(setting, name)) != size:
             msg = f"{name}={asked}, but {where} has {size}; leave it out or match it."
             raise InputError(msg)
-    return setting.replace(**sizes)
+    return setting.replace(**sizes), (*fixed, *sizes)
 
 
 def read_params(spec: Any, path: str | Path, precision: str) -> Any:
     """Weights from an ``.npz`` file, with a leading axis of seeds (added if it has none)."""
-    from shoal.files import read_npz
-
     wanted = trees.blocks(spec)
     arrays = read_npz(path, tuple(wanted))
     for name, array in arrays.items():
         axes = wanted[name].ndim
         if array.dtype.kind not in "fiu":
-            msg = f"{path}: {name} holds {array.dtype}; expected real numbers."
-            raise InputError(msg)
+            raise InputError(f"{path}: {name} holds {array.dtype}; expected real numbers.")
         require_finite(array, f"{path}: {name}", precision)
         if array.ndim not in (axes, axes + 1) or 0 in array.shape:
-            msg = (
-                f"{path}: {name} has shape {array.shape}; expected {axes} axes, "
-                "or one more in front for seeds."
-            )
-            raise InputError(msg)
+            msg = f"{path}: {name} has shape {array.shape}; expected {axes} axes, "
+            raise InputError(f"{msg}or one more in front for seeds.")
     stacked = {wanted[name].ndim + 1 == a.ndim for name, a in arrays.items()}
     if len(stacked) > 1:
-        msg = f"{path}: some arrays have a leading axis of seeds and some have not."
-        raise InputError(msg)
+        raise InputError(f"{path}: some arrays have a leading axis of seeds and some have not.")
     if len({a.shape[0] for a in arrays.values()}) > 1 and stacked == {True}:
         msg = f"{path}: the arrays have leading axes of different length; expected one of seeds."
         raise InputError(msg)
@@ -443,11 +425,10 @@ def _seeds_of(stored: Any, seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds if len(seeds) == count else tuple(range(count))
 
 
-def _require_shapes(spec: Any, stored: Any, where: str) -> None:
+def _require_shapes(spec: Any, stored: Any, where: Any) -> None:
     for (name, block), W in zip(trees.blocks(spec).items(), jax.tree.leaves(stored), strict=True):
-        if W.shape[1:] != block.shape:
-            want = block.shape
-            msg = f"{where}: {name} has shape {W.shape[1:]}; with these data it should be {want}."
+        if (got := W.shape[1:]) != (want := block.shape):
+            msg = f"{where}: {name} has shape {got}; with these data it should be {want}."
             raise InputError(msg)
 
 
@@ -455,23 +436,20 @@ def refuse_giants(setting: Any, num_seeds: int) -> None:
     """Refuse what does not fit into memory, before it is tried."""
     weights = trees.size(setting.network().spec)
     records = 32.0 * num_seeds * (setting.num_steps // setting.every)
-    data = (
-        setting.num_samples * float(getattr(setting, "num_tokens", 1)) * getattr(setting, "dim", 1)
-    )
+    token, tokens = getattr(setting, "dim", 1), float(getattr(setting, "num_tokens", 1))
+    data = setting.num_samples * tokens * token
     floats = 4.0 * num_seeds * weights + floats_per_step(setting) + data + records
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 8 * floats > have:
-        msg = (
+        raise InputError(
             f"this setting needs about {8 * floats / 2**30:.0f} GiB, and the machine has "
             f"{have / 2**30:.0f}; try fewer seeds, samples, tokens or records, or a smaller width."
         )
-        raise InputError(msg)
 
 
 def floats_per_step(setting: Any) -> float:
     """Numbers that a training step of one seed holds, roughly."""
-    known = setting.floats_per_step()
-    if known is not None:
+    if (known := setting.floats_per_step()) is not None:
         return known
     weights = trees.size(setting.network().spec)
     tokens = float(getattr(setting, "num_tokens", 1))
@@ -496,8 +474,7 @@ class Own(Setting):
 
     def params(self) -> Any:
         """Shapes of the parameters that were given."""
-        structure, shapes = self.shapes
-        return jax.tree.unflatten(structure, shapes)
+        return jax.tree.unflatten(*self.shapes)
 
     def apply(self, params: Any, x: Any) -> Any:
         """Output for one sample."""
@@ -523,7 +500,8 @@ def own_setup(
     """A setup from ``f(params, x)``; ``params`` are weights, or ``init(key)`` that draws them."""
     seeds = tuple(seeds)
     if callable(params):
-        params0 = jax.vmap(lambda seed: params(key_of(seed, WEIGHTS)))(np.asarray(seeds, np.uint32))
+        draw = jax.vmap(lambda seed: params(key_of(seed, WEIGHTS)))
+        params0 = numpy_tree(draw(np.asarray(seeds, np.uint32)))
     else:
         params0 = jax.tree.map(lambda W: np.asarray(W, np.float64)[None], params)
         seeds = seeds[:1]
@@ -532,19 +510,13 @@ def own_setup(
     if len(lengths) != 1:
         msg = f"x and y have leading axes of length {sorted(lengths)}; expected one of samples."
         raise InputError(msg)
-    params0 = numpy_tree(params0)
     leaves, structure = jax.tree.flatten(params0)
-    setting = Own(
-        num_samples=lengths.pop(),
-        function=function,
-        loss_function=loss_of(loss),
-        shapes=(structure, tuple(leaf.shape[1:] for leaf in leaves)),
-        label=getattr(function, "__name__", type(function).__name__),
-        train=train,
-    )
-    trees.block_names(params0, _patterns(setting))
-    first = jax.tree.map(lambda W: W[0], params0)
-    outputs = jax.eval_shape(function, first, x)
+    shapes = structure, tuple(leaf.shape[1:] for leaf in leaves)
+    label = getattr(function, "__name__", type(function).__name__)
+    setting = Own(num_samples=lengths.pop(), train=train, function=function,
+                  loss_function=loss_of(loss), shapes=shapes, label=label)  # fmt: skip
+    trained_blocks(setting, params0)
+    outputs = jax.eval_shape(function, jax.tree.map(lambda W: W[0], params0), x)
     risk = jax.eval_shape(setting.loss, outputs, y)
     if risk.shape != ():
         msg = f"the loss of outputs {outputs.shape} and targets {y.shape} has shape {risk.shape}."
@@ -564,9 +536,6 @@ def per_sample(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
     >>> per_sample(lambda w, x: w @ x)(jnp.ones(2), jnp.ones((3, 2))).tolist()
     [2.0, 2.0, 2.0]
     """
-
-    def batched(params: Any, x: Any) -> Any:
-        return jax.vmap(function, in_axes=(None, 0))(params, x)
-
+    batched = jax.vmap(function, in_axes=(None, 0))
     batched.__name__ = getattr(function, "__name__", "model")
     return batched

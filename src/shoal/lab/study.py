@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.errors import InputError, nearest
 from shoal.figures import Figure, Panel, band
 from shoal.lab import engine
 from shoal.lab.run import Run, train
@@ -60,47 +59,27 @@ class Study:
 
     def changed(self, **changes: Any) -> "Study":
         """A copy with other seeds, probes or settings."""
-        own = {"grid", "seeds", "fresh_data", "probes", "theorems", "step_size", "precision",
-               "control"}  # fmt: skip
-        now = {name: getattr(self, name) for name in own} | self.values
-        grid = {k: v for k, v in self.grid.items() if k not in changes}
-        return Study(self.target, **(now | {"grid": grid} | changes))
+        now = vars(self) | {"grid": {k: v for k, v in self.grid.items() if k not in changes}}
+        target, values = now.pop("target"), now.pop("values")
+        return Study(target, **(now | values | changes))
 
     def points(self) -> list[dict[str, Any]]:
         """Every combination of the grid's values."""
-        return [
-            dict(zip(self.grid, p, strict=True)) for p in itertools.product(*self.grid.values())
-        ]
-
-    def _values(self) -> list[dict[str, Any]]:
-        return [self.values | point | self.control for point in self.points()]
+        points = itertools.product(*self.grid.values())
+        return [dict(zip(self.grid, point, strict=True)) for point in points]
 
     def setups(self) -> list[Setup]:
         """A setup for every point."""
-        if (
-            not isinstance(self.target, str)
-            and callable(self.target)
-            and not _is_paper(self.target)
-        ):
-            return [self.target(**values) for values in self._values()]
-        paper = paper_named(self.target)
-        for name in (*self.grid, *self.values):
-            if name not in paper.setting.fields():
-                msg = (
-                    f"{paper.key} has no setting {name!r}; {nearest(name, paper.setting.fields())}"
-                )
-                raise InputError(msg)
-        make = functools.partial(
-            fresh_setup if self.fresh_data else paper_setup, seeds=self.seeds,
-            precision=self.precision,
-        )  # fmt: skip
-        return [make(paper, values) for values in self._values()]
+        target, make = paper_named(self.target), fresh_setup if self.fresh_data else paper_setup
+        settings = [self.values | point | self.control for point in self.points()]
+        if callable(target):
+            return [target(**values) for values in settings]
+        how: dict[str, Any] = {"seeds": self.seeds, "precision": self.precision}
+        return [make(target, values, **how) for values in settings]
 
     def runs(self) -> list[Run]:
         """A run with all seeds for every point."""
-        return [
-            train(setup, step_size=self.step_size, probes=self.probes) for setup in self.setups()
-        ]
+        return [train(s, step_size=self.step_size, probes=self.probes) for s in self.setups()]
 
     def run(self) -> Any:
         """A tidy polars frame: one row per run, with its settings, seed, risks and verdicts."""
@@ -115,7 +94,6 @@ class Study:
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def __repr__(self) -> str:
-        """What it varies."""
         name = self.target
         if not isinstance(name, str):
             name = getattr(paper_named(name), "key", getattr(name, "__name__", "a function"))
@@ -123,19 +101,13 @@ class Study:
         return f"Study of {name}: {grid}; {len(self.seeds)} seeds"
 
 
-def _is_paper(target: Any) -> bool:
-    return isinstance(target, type) and issubclass(target, Setting)
-
-
 def paper_named(target: Any) -> Any:
-    """A paper by its key or file, by its setting class, or itself."""
+    """A paper by its key or file, by its setting class, or itself; a function stays as it is."""
     if isinstance(target, str):
         from shoal.papers import paper_of
 
         return paper_of(target)
-    if _is_paper(target):
-        return target.paper
-    return target
+    return target.paper if isinstance(target, type) and issubclass(target, Setting) else target
 
 
 def run_row(run: Run, i: int) -> dict[str, Any]:
@@ -179,13 +151,11 @@ def stack(setups: Sequence[Setup]) -> Setup:
     first = setups[0]
 
     def rows(setup: Setup) -> dict[str, Any]:
-        count = setup.num_runs
-        shared = {k: v for k, v in (("problem", setup.problem), ("held_out", setup.held_out))
-                  if v is not None and k not in setup.stacked}  # fmt: skip
+        count, traced = setup.num_runs, setup.setting.split()[1]
+        shared = {k: getattr(setup, k) for k in ("problem", "held_out") if k not in setup.stacked}
         spread = jax.tree.map(lambda x: np.broadcast_to(x, (count, *np.shape(x))), shared)
-        values = setup.setting.split()[1]
-        for name in ("step_size", "num_steps"):  # the first has a place of its own; equal for all
-            values.pop(name, None)
+        # the step size has a place of its own, and the number of steps is equal for all
+        values = {k: v for k, v in traced.items() if k not in ("step_size", "num_steps")}
         if "values" not in setup.stacked:
             values = jax.tree.map(lambda v: np.full(count, v), values)
         return setup.parts() | spread | {"values": values}
@@ -220,15 +190,8 @@ def trained(
 
     ``step`` is a number, None for each seed's default, or ``"tuned"`` (`best_step`).
     """
-    return _trained(
-        paper_named(target),
-        seeds,
-        probes,
-        step,
-        fresh_data,
-        precision,
-        tuple(sorted(values.items())),
-    )
+    more = step, fresh_data, precision, tuple(sorted(values.items()))
+    return _trained(paper_named(target), seeds, probes, *more)
 
 
 @functools.lru_cache(maxsize=256)
@@ -237,9 +200,7 @@ def _trained(
 ) -> Run:
     make = fresh_setup if fresh else paper_setup
     setup = make(paper, dict(values), seeds=range(seeds), precision=precision)
-    if step == "tuned":
-        step = tuned_step(setup)
-    return train(setup, step_size=step, probes=probes)
+    return train(setup, step_size=tuned_step(setup) if step == "tuned" else step, probes=probes)
 
 
 def decades(risk: np.ndarray, floor: float = 1e-12) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Theorems about runs: which runs they cover, and what they say of one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,10 +19,6 @@ ANY_METHOD = "any"
 """The method of a theorem about the start only."""
 
 
-def _always(_: Any) -> bool:
-    return True
-
-
 class Theorem(NamedTuple):
     """A statement that can be compared with a run."""
 
@@ -34,7 +30,7 @@ class Theorem(NamedTuple):
     probes: tuple[str, ...] = ()  # What to record to check all its conclusions.
     needs: tuple[str, ...] = ()  # Of these, those without which nothing can be said.
     largest_step: Callable[[Setup], Any] | None = None  # NaN where no step is allowed.
-    covers: Callable[[Any], bool] = _always  # Does it cover a setting's model at all?
+    covers: Callable[[Any], bool] = lambda _: True  # Does it cover a setting's model at all?
 
     def covers_method(self, method: Any) -> bool:
         """Whether it covers a training rule."""
@@ -42,25 +38,17 @@ class Theorem(NamedTuple):
         return ANY_METHOD in known or method in known
 
 
-class Certificates:
+class Certificates(list[Certificate]):
     """A theorem compared with every seed of a run; prints itself as the command line does."""
 
-    def __init__(self, run: "Run", theorem: Theorem, found: list[Certificate]) -> None:
-        self.run, self.theorem, self.found = run, theorem, found
-
-    def __iter__(self) -> Iterator[Certificate]:
-        return iter(self.found)
-
-    def __len__(self) -> int:
-        return len(self.found)
-
-    def __getitem__(self, index: int) -> Certificate:
-        return self.found[index]
+    def __init__(self, run: "Run", theorem: Theorem, found: Iterable[Certificate]) -> None:
+        super().__init__(found)
+        self.run, self.theorem = run, theorem
 
     @property
     def verdicts(self) -> list[str]:
         """The verdict of every seed."""
-        return [str(verdict(one)) for one in self.found]
+        return [str(verdict(one)) for one in self]
 
     @property
     def verdict(self) -> str:
@@ -70,8 +58,8 @@ class Certificates:
     def to_json(self, *, curves: bool = False) -> dict[str, Any]:
         """What ``shoal certify --json`` prints."""
         results = [
-            certificate_json(seed, one, curves=curves)
-            for seed, one in zip(self.run.setup.seeds, self.found, strict=True)
+            _certificate_json(seed, one, curves=curves)
+            for seed, one in zip(self.run.seeds, self, strict=True)
         ]
         return {
             "paper": self.run.setup.name,
@@ -82,7 +70,6 @@ class Certificates:
         }
 
     def __repr__(self) -> str:
-        """The table of the command line."""
         from shoal.console import certificates_text
 
         return certificates_text(self)
@@ -93,9 +80,7 @@ class Certificates:
         return certificates_html(self)
 
 
-def certificate_json(
-    seed: int, certificate: Certificate, *, curves: bool = False
-) -> dict[str, Any]:
+def _certificate_json(seed: int, certificate: Certificate, *, curves: bool) -> dict[str, Any]:
     """One seed's certificate in JSON-compatible values."""
     from shoal.figures import thinned
     from shoal.jsons import plain
@@ -121,15 +106,6 @@ def certificate_json(
     return plain(found)
 
 
-# ---------------------------------------------------------------------------------- finding one
-
-
-def theorems_of(setup: Setup) -> tuple[Theorem, ...]:
-    """The theorems that know a setup's model: its paper's, and those about every model."""
-    own = tuple(setup.paper.theorems) if setup.paper else ()
-    return own if any(t.key == KERNEL_REGIME.key for t in own) else (*own, KERNEL_REGIME)
-
-
 def theorem_of(setup: Setup, theorem: Any) -> Theorem:
     """A theorem by its key, or as it is, or made of a function ``(setup, run) -> Certificate``."""
     if isinstance(theorem, Theorem):
@@ -137,36 +113,36 @@ def theorem_of(setup: Setup, theorem: Any) -> Theorem:
     if callable(theorem):
         name = getattr(theorem, "__name__", "theorem")
         return Theorem(name, (theorem.__doc__ or name).strip().splitlines()[0], "ours", theorem)
-    known = theorems_of(setup)
     key = str(theorem).rpartition(".")[2]
-    for one in known:
-        if one.key == key:
-            return one
-    msg = f"{setup.name} has no theorem {key!r}; {nearest(key, [t.key for t in known])}"
-    raise InputError(msg)
+    if setup.paper:
+        return setup.paper.theorem_of(key)
+    return named_theorem(key, (KERNEL_REGIME,), setup.name)
+
+
+def named_theorem(key: str, theorems: Iterable[Theorem], owner: str) -> Theorem:
+    """The one of some theorems with that key."""
+    known = {theorem.key: theorem for theorem in theorems}
+    if key not in known:
+        raise InputError(f"{owner} has no theorem {key!r}; {nearest(key, known)}")
+    return known[key]
 
 
 def require_covered(setup: Setup, theorem: Theorem) -> None:
     """Refuse a theorem about another kind of model or another training rule."""
     setting = setup.setting
     if not theorem.covers(setting):
-        msg = f"{theorem.key} does not cover this model"
-        msg += f"; see docs/theory/{setup.name}.md." if setup.paper else "."
-        raise InputError(msg)
-    if "kernel_distance" in theorem.needs and not engine.exists(setup, Setup.kernel):
+        more = f"; see docs/theory/{setup.name}.md." if setup.paper else "."
+        raise InputError(f"{theorem.key} does not cover this model{more}")
+    if "kernel_distance" in theorem.needs and setup.abstractly(Setup.kernel) is None:
         why = "no samples" if not setup.has_samples else "another loss, or too many outputs"
         msg = f"{theorem.key} needs the tangent kernel of a squared loss; this setup has {why}."
         raise InputError(msg)
     if not theorem.covers_method(setting.method):
         wanted = theorem.method if isinstance(theorem.method, str) else " or ".join(theorem.method)
-        msg = (
+        raise InputError(
             f"{theorem.key} is about method={wanted}, and this run used method={setting.method}; "
             f"train with --set method={wanted.split(' ')[0]}."
         )
-        raise InputError(msg)
-
-
-# ------------------------------------------------------------------------------------ comparing
 
 
 def certify(run: "Run", theorem: Any) -> Certificates:
@@ -203,8 +179,7 @@ def allowed_steps(setup: Setup, theorem: Any) -> np.ndarray:
     """For every seed, the largest step that a theorem allows; NaN where it allows none."""
     chosen = theorem_of(setup, theorem)
     if chosen.largest_step is None:
-        msg = f"{chosen.key} does not say which steps it allows."
-        raise InputError(msg)
+        raise InputError(f"{chosen.key} does not say which steps it allows.")
     return engine.per_start(setup.replace(step_size=None), chosen.largest_step)
 
 
@@ -212,20 +187,11 @@ def allowed_steps(setup: Setup, theorem: Any) -> np.ndarray:
 
 
 def _kernel_regime(setup: Setup, run: Any) -> Certificate:
-    y, weight = setup.targets, setup.squares_weight
-    kernel = setup.kernel()
-    if kernel is None or weight is None:
-        msg = "kernel_regime needs a squared loss and a tangent kernel that fits into memory."
-        raise InputError(msg)
-    e0 = (predict(setup.network, setup.params0, setup.inputs) - y).ravel()
+    weight: Any = setup.squares_weight
+    K0, size = setup.kernel()(setup.params0), setup.setting.output_size(setup)
+    e0 = (predict(setup.network, setup.params0, setup.inputs) - setup.targets).ravel()
     half_sum = run._replace(risk=run.risk * (0.5 / weight))
-    found = compare_with_kernel(
-        kernel(setup.params0),
-        e0,
-        setup.step_size,
-        half_sum,
-        output_size=setup.setting.output_size(setup),
-    )
+    found = compare_with_kernel(K0, e0, setup.step_size, half_sum, output_size=size)
     extra = getattr(setup.setting, "kernel_hypotheses", None)
     more: dict[str, Inequality] = {} if extra is None else extra(run)
     curves = {name: y * (weight / 0.5) for name, y in found.curves.items()}
