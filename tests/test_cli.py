@@ -1,5 +1,7 @@
 """The commands, as people and scripts call them."""
 
+import importlib
+import inspect
 import json
 import os
 import signal
@@ -314,6 +316,25 @@ def test_every_command_has_a_help_that_reads_like_help(capsys):
         assert "[default: False]" not in text
         assert '[default: ""]' not in text
         assert words == ["new"] or "--json" in text
+
+
+def test_every_command_finds_its_work_and_passes_what_it_takes():
+    """The words stand in shoal.cli, the work in its modules: names and arguments must agree."""
+    seen = set()
+    for name in [*(name for name in app if not name.startswith("-")), "paper"]:
+        command = app["new"][name] if name == "paper" else app[name]
+        if name in ("new", "sweep"):  # it does nothing by itself; it has a body
+            continue
+        module = inspect.getclosurevars(command.default_command).nonlocals["module"]
+        words = inspect.signature(command.default_command)
+        required = [p for p in words.parameters.values() if p.kind is p.POSITIONAL_ONLY]
+        given = words.bind(*("x" for _ in required))
+        given.apply_defaults()
+        function = command.default_command.__name__
+        work = getattr(importlib.import_module(f"shoal.cli.{module}"), function)
+        inspect.signature(work).bind(*given.args, **given.kwargs)
+        seen.add(name)
+    assert len(seen) == 16
 
 
 def test_help_imports_nothing_heavy():

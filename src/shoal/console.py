@@ -4,9 +4,9 @@ import io
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import numpy as np
 from rich import box
@@ -14,21 +14,28 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from shoal import trees
 from shoal.certificates import Certificate, Reading, Verdict, readings, verdict
+from shoal.diagnostics.data import DataReport
+from shoal.lab.claim import Ruling
+from shoal.lab.engine import default_steps
+from shoal.lab.paper import Paper
+from shoal.lab.probes import probe_names, sentence
+from shoal.lab.run import Run
+from shoal.lab.setting import provenance
+from shoal.lab.setup import Setup, paper_setup
+from shoal.lab.theorem import Certificates
 from shoal.lab.visit import number, signed
 
-if TYPE_CHECKING:
-    from shoal.diagnostics.data import DataReport
-    from shoal.lab.paper import Paper
-    from shoal.lab.run import Run
-    from shoal.lab.setup import Setup
-    from shoal.lab.theorem import Certificates
-
-COLOURS = {
+T = TypeVar("T")
+COLOURS: dict[str, str] = {
     Verdict.HOLDS: "green",
     Verdict.VIOLATED: "bold red",
     Verdict.NOT_APPLICABLE: "yellow",
     Verdict.UNRESOLVED: "magenta",
+    Ruling.SUPPORTED: "green",
+    Ruling.CONTRADICTED: "bold red",
+    Ruling.INCONCLUSIVE: "yellow",
 }
 WIDTH = 110  # of a table where the terminal's width is not known
 MANY = 3  # seeds up to which each is shown at length
@@ -42,11 +49,11 @@ def console(*, stderr: bool = False) -> Console:
 
 def text_of(*parts: Any) -> str:
     """What a console would show, as plain text: for ``repr``."""
-    out = Console(file=io.StringIO(), highlight=False, width=WIDTH)
+    file = io.StringIO()
+    out = Console(file=file, highlight=False, width=WIDTH)
     for part in parts:
         out.print(part)
-    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in lines).strip("\n")
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()).strip("\n")
 
 
 def note(text: str) -> None:
@@ -69,66 +76,60 @@ def duration(seconds: float) -> str:
     >>> duration(0.0012345), duration(2.5), duration(4.2e-05)
     ('1.23 ms', '2.5 s', '42 us')
     """
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size or unit == "us":
-            return f"{seconds / size:.3g} {unit}"
-    raise AssertionError
+    unit, size = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("us", 1e-6)
+    return f"{seconds / size:.3g} {unit}"
 
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """Progress on standard error: a bar in a terminal, else a line every few seconds."""
     err = console(stderr=True)
-    if not err.is_terminal:
-        first: tuple[float, int] | None = None  # what came before it was mostly compilation
-        last = time.monotonic()
+    if err.is_terminal:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-        def line(done: int, total: int) -> None:
-            nonlocal first, last
-            now = time.monotonic()
-            first = first or (now, done)
-            if now - last > 5 and 0 < done < total:
-                last, rest = now, ""
-                if done > first[1]:
-                    left = (now - first[0]) * (total - done) / (done - first[1])
-                    rest = f", about {left:.0f} s left"
-                err.print(f"{label}: {done} of {total}{rest}", markup=False)
-
-        yield line
+        columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=err, transient=True) as bar:
+            task = bar.add_task(escape(label), total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    first: tuple[float, int] | None = None  # what came before it was mostly compilation
+    last = time.monotonic()
 
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=err,
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task(escape(label), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    def line(done: int, total: int) -> None:
+        nonlocal first, last
+        now = time.monotonic()
+        first = first or (now, done)
+        if now - last > 5 and 0 < done < total:
+            last, rest = now, ""
+            if done > first[1]:
+                left = (now - first[0]) * (total - done) / (done - first[1])
+                rest = f", about {left:.0f} s left"
+            err.print(f"{label}: {done} of {total}{rest}", markup=False)
+
+    yield line
+
+
+def tracked(label: str, items: Iterable[T], total: int) -> Iterator[T]:
+    """Go through items with progress."""
+    with progress(label) as tell:
+        for done, item in enumerate(items, 1):
+            yield item
+            tell(done, total)
 
 
 def coloured(outcome: str) -> str:
-    """A verdict with its colour; other words as they are."""
-    known = {str(v): colour for v, colour in COLOURS.items()}
-    return f"[{known[outcome]}]{outcome}[/]" if outcome in known else escape(outcome)
+    """A verdict or a ruling with its colour; other words as they are."""
+    return f"[{COLOURS[outcome]}]{outcome}[/]" if outcome in COLOURS else escape(outcome)
 
 
-def table(*columns: str, title: str | None = None) -> Table:
+def table(*columns: str, rows: Iterable[Iterable[str]] = (), title: str | None = None) -> Table:
     """A quiet table: the first column to the left, the others to the right."""
-    rows = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for index, column in enumerate(columns):
-        rows.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
-    return rows
+        made.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
 # ------------------------------------------------------------------------------- certificates
@@ -137,11 +138,11 @@ _HOLDS = {True: "[green]yes[/]", False: "[red]no[/]", None: "[magenta]?[/]"}
 
 
 def _readings(lines: list[Reading], title: str) -> Table:
-    rows = table(title, "left side", "<=  right side", "margin", "holds")
-    for line in lines:
-        sides = number(line.lhs), number(line.rhs)
-        rows.add_row(escape(line.name), *sides, signed(line.margin), _HOLDS[line.holds])
-    return rows
+    rows = [
+        (escape(r.name), number(r.lhs), number(r.rhs), signed(r.margin), _HOLDS[r.holds])
+        for r in lines
+    ]
+    return table(title, "left side", "<=  right side", "margin", "holds", rows=rows)
 
 
 def _rates(certificate: Certificate, unit: str) -> str:
@@ -154,7 +155,7 @@ def _rates(certificate: Certificate, unit: str) -> str:
     return f"risk lost per {unit}: proved {number(proved)}, measured {number(seen)}{ratio}"
 
 
-def sizes_text(setup: "Setup") -> str:
+def sizes_text(setup: Setup) -> str:
     """The sizes of a setup, and the settings that the user chose."""
     setting = setup.setting
     sizes = [n for n in ("num_heads", "num_layers", "width") if _shapes_weights(setting, n)]
@@ -169,8 +170,6 @@ def sizes_text(setup: "Setup") -> str:
 
 def _shapes_weights(setting: Any, name: str) -> bool:
     """Whether the weights' shapes depend on a size: in some papers only one model has it."""
-    from shoal import trees
-
     size = getattr(setting, name, None)
     if not isinstance(size, int):
         return False
@@ -181,7 +180,7 @@ def _shapes_weights(setting: Any, name: str) -> bool:
     return shapes[0] != shapes[1]
 
 
-def steps_text(setup: "Setup") -> str:
+def steps_text(setup: Setup) -> str:
     """The step size, or the range of those of all seeds."""
     steps = setup.step_size
     if steps is None:
@@ -190,7 +189,7 @@ def steps_text(setup: "Setup") -> str:
     return number(low) if low == high else f"{number(low)} to {number(high)}"
 
 
-def certificates_parts(found: "Certificates") -> Iterator[Any]:
+def certificates_parts(found: Certificates) -> Iterator[Any]:
     """A theorem compared with every seed, as things to print."""
     run, theorem = found.run, found.theorem
     yield f"[bold]{escape(run.setup.name)}.{theorem.key}[/]  {escape(theorem.statement)}"
@@ -213,11 +212,10 @@ def certificates_parts(found: "Certificates") -> Iterator[Any]:
 
 def counts_text(verdicts: list[str]) -> str:
     """How many seeds came out how."""
-    counts = {str(v): verdicts.count(str(v)) for v in Verdict}
-    return ", ".join(f"{n} {coloured(v)}" for v, n in counts.items() if n)
+    return ", ".join(f"{verdicts.count(v)} {coloured(v)}" for v in Verdict if v in verdicts)
 
 
-def certificates_text(found: "Certificates") -> str:
+def certificates_text(found: Certificates) -> str:
     """The same as plain text."""
     return text_of(*certificates_parts(found))
 
@@ -240,10 +238,8 @@ def explain(outcome: Verdict, hypotheses: list[Reading], conclusions: list[Readi
 # --------------------------------------------------------------------------------------- runs
 
 
-def setup_text(setup: "Setup") -> str:
+def setup_text(setup: Setup) -> str:
     """A setup in two lines."""
-    from shoal import trees
-
     blocks = trees.blocks(setup.params0)
     axes = 1 if setup.seeds else 0  # of seeds
     shapes = ", ".join(f"{k} {tuple(np.shape(W)[axes:])}" for k, W in list(blocks.items())[:8])
@@ -252,7 +248,7 @@ def setup_text(setup: "Setup") -> str:
     return f"Setup of {setup.name}, {seeds}: {sizes_text(setup)}\n{shapes}{more}"
 
 
-def run_parts(run: "Run", certificates: tuple["Certificates", ...] = ()) -> Iterator[Any]:
+def run_parts(run: Run, certificates: Sequence[Certificates] = ()) -> Iterator[Any]:
     """What a training run did, as things to print."""
     seconds = run.notes.get("seconds")
     spent = "" if seconds is None else f", {seconds:.1f} s"
@@ -284,133 +280,114 @@ def run_parts(run: "Run", certificates: tuple["Certificates", ...] = ()) -> Iter
         yield f"[red]{int(diverged.sum())} of {len(diverged)} seeds diverged[/]{_advice(run)}"
 
 
-def _advice(run: "Run") -> str:
+def _advice(run: Run) -> str:
     """What to try after divergence: the default step, or less if that was it."""
     if run.step_size is None:
         return ": try a smaller step."
     used = float(np.min(run.step_size))
-    if run.notes.get("step_size_source") != "given":
-        return f": try --set step_size={used / 4:.2g}."
-    from shoal.lab.engine import default_steps
-
-    usual = float(np.min(default_steps(run.setup)))
+    given = run.notes.get("step_size_source") == "given"
+    usual = float(np.min(default_steps(run.setup))) if given else used
     return f": try --set step_size={usual if usual < used else used / 4:.2g}."
 
 
-def run_text(run: "Run") -> str:
+def run_text(run: Run) -> str:
     """The same as plain text."""
     return text_of(*run_parts(run))
 
 
 def _final_states(seeds: tuple[int, ...], ended: list[dict[str, Any]]) -> Table:
     """Stuck or slow: where each seed came to rest."""
-    rows = table(
-        "seed", "at the end", "|gradient|", "Hessian from", "to", "above the floor", "floor"
-    )
+    names = ("gradient_norm", "hessian_min", "hessian_max", "above_floor", "floor")
+    rows = []
     for seed, end in list(zip(seeds, ended, strict=True))[:10]:
-        low = number(float(end["hessian_min"])) + ("" if end["converged"] else " ?")
-        rows.add_row(
-            str(seed),
-            end["state"],
-            number(float(end["gradient_norm"])),
-            low,
-            number(float(end["hessian_max"])),
-            number(float(end["above_floor"])),
-            number(float(end["floor"])),
-        )
-    return rows
+        norm, low, *more = (number(float(end[name])) for name in names)
+        low += "" if end["converged"] else " ?"
+        rows.append((str(seed), end["state"], norm, low, *more))
+    head = ("seed", "at the end", "|gradient|", "Hessian from", "to", "above the floor", "floor")
+    return table(*head, rows=rows)
 
 
 # -------------------------------------------------------------------------------------- papers
 
 
-def paper_summary(item: "Paper", target: str) -> None:
+def summary_parts(item: Paper, target: str) -> Iterator[str]:
     """A paper with its theorems and figures; ``target`` is what the user calls it."""
-    out = console()
     where = f" (arXiv {item.arxiv})" if item.arxiv else ""
-    out.print(f"[bold]{escape(item.key)}[/]  {escape(item.title)}{where}")
+    yield f"[bold]{escape(item.key)}[/]  {escape(item.title)}{where}"
     who = ", ".join(str(part) for part in (item.authors, item.year) if part)
     about = f" About {item.about}." if item.about else ""
-    out.print(f"  {escape(who)}.{escape(about)}")
+    yield f"  {escape(who)}.{escape(about)}"
     for theorem in item.all_theorems():
         source = escape(theorem.source.partition(";")[0])
-        out.print(
-            f"  [cyan]{escape(target)}.{theorem.key}[/]  {escape(theorem.statement)} "
-            f"[dim]({source})[/]"
-        )
+        name = f"[cyan]{escape(target)}.{theorem.key}[/]"
+        yield f"  {name}  {escape(theorem.statement)} [dim]({source})[/]"
     names = ", ".join(figure.key for figure in item.figures) or "none"
     claims = counted(len(item.claims), "claim")
-    out.print(f"  {claims} (shoal claims {escape(target)}); figures: {escape(names)}")
+    yield f"  {claims} (shoal claims {escape(target)}); figures: {escape(names)}"
 
 
 def settings_of(kind: Any) -> dict[str, tuple[str, str]]:
     """For every setting what it does, and where it comes from."""
-    from shoal.lab.setting import provenance
-
     said, sources = kind.sentences(), provenance(kind)
     return {name: (re.sub(r" \[\w+\]$", "", said[name]), sources[name]) for name in said}
 
 
-def paper(item: "Paper", target: str, probes: dict[str, str]) -> None:
+def probes_of(item: Paper) -> dict[str, str]:
+    """The probes of a paper's default setting, each with its sentence."""
+    setup = paper_setup(item, {})
+    return {name: sentence(setup, name) for name in probe_names(setup)}
+
+
+def paper_parts(item: Paper, target: str) -> Iterator[Any]:
     """One paper with all its settings and probes."""
-    paper_summary(item, target)
-    out = console()
-    kind = item.setting
-    rows = _wordy_table("setting", "default", "what it does", "source")
-    defaults = kind().asdict()
-    for name, (said, source) in settings_of(kind).items():
-        default = "auto" if defaults[name] is None else _plain_value(defaults[name])
-        rows.add_row(name, escape(default), escape(said), source)
-    out.print(rows)
-    rows = _wordy_table("probe", "default", "what it is")
-    for name, sentence in probes.items():
-        rows.add_row(name, "yes" if name in kind.default_probes else "", escape(sentence))
-    out.print(rows)
+    yield from summary_parts(item, target)
+    defaults, usual = item.setting().asdict(), item.setting.default_probes
+    settings = [
+        (name, escape(_plain_value(defaults[name])), escape(said), source)
+        for name, (said, source) in settings_of(item.setting).items()
+    ]
+    probes = [(n, "yes" if n in usual else "", escape(s)) for n, s in probes_of(item).items()]
+    for made in (
+        table("setting", "default", "what it does", "source", rows=settings),
+        table("probe", "default", "what it is", rows=probes),
+    ):
+        for column in made.columns[1:]:
+            column.justify = "left"
+        made.columns[2].no_wrap = False
+        yield made
 
 
 def _plain_value(value: Any) -> str:
-    return ",".join(f"{v:g}" for v in value) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return ",".join(f"{v:g}" for v in value)
+    return "auto" if value is None else str(value)
 
 
-def _wordy_table(*columns: str) -> Table:
-    rows = table(*columns)
-    for column in rows.columns[1:]:
-        column.justify = "left"
-    rows.columns[2].no_wrap = False
-    return rows
-
-
-def data(report: "DataReport") -> None:
+def data_parts(report: DataReport) -> Iterator[Any]:
     """The data assumptions of wu2023, measured on any problem."""
-    out = console()
-    out.print(
+    yield (
         f"{counted(report.num_samples, 'sample')} of {counted(report.num_tokens, 'token')} in "
         f"dimension {report.dim}; labels of root mean square {number(report.label_rms)}"
     )
-    rows = table("assumption", "measured", "holds")
-    rows.add_row("bounded: |X_n|_F <= sqrt(tokens) C", f"C = {number(report.bound)}", _HOLDS[True])
-    rows.add_row(
-        "full row rank: sigma_min / sigma_max of the worst sequence",
-        number(report.row_conditioning),
-        _HOLDS[report.full_row_rank],
-    )
-    interval = f"[{number(report.tail_exponent_low)}, {number(report.tail_exponent_high)}]"
-    fit = f"{number(report.tail_exponent)} {interval}"
+    low, high = number(report.tail_exponent_low), number(report.tail_exponent_high)
+    fit = f"{number(report.tail_exponent)} [{low}, {high}]"
     if math.isnan(report.tail_exponent):
         fit = "too few pairs"
     exponents = f"c <= {number(report.largest_exponent)}" if report.dissimilar else "no such c"
     if math.isinf(report.largest_exponent):
         exponents = "every c"
-    rows.add_row("tail exponent c, fitted to exp(-a t^c)", escape(fit), "")
-    rows.add_row(
-        "dissimilar: overlaps t >= 1 obey exp(-t^c) as they stand, for some c > 0",
-        exponents,
-        _HOLDS[report.dissimilar],
-    )
-    rows.add_row("largest normalised overlap of two samples", number(report.overlap_max), "")
-    rows.add_row("Gershgorin margin of the overlaps", number(report.gershgorin_margin), "")
-    out.print(rows)
-    out.print(
+    rank = "full row rank: sigma_min / sigma_max of the worst sequence"
+    law = "dissimilar: overlaps t >= 1 obey exp(-t^c) as they stand, for some c > 0"
+    rows = [
+        ("bounded: |X_n|_F <= sqrt(tokens) C", f"C = {number(report.bound)}", _HOLDS[True]),
+        (rank, number(report.row_conditioning), _HOLDS[report.full_row_rank]),
+        ("tail exponent c, fitted to exp(-a t^c)", escape(fit), ""),
+        (law, exponents, _HOLDS[report.dissimilar]),
+        ("largest normalised overlap of two samples", number(report.overlap_max), ""),
+        ("Gershgorin margin of the overlaps", number(report.gershgorin_margin), ""),
+    ]
+    yield table("assumption", "measured", "holds", rows=rows)
+    yield (
         "[dim]The data assumptions of wu2023, measured on this problem. Dissimilarity is not scale "
         "invariant: tokens scaled down satisfy it sooner. The normalised overlap is.[/]"
     )

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from rich.markup import escape
 
-from shoal import trees
+from shoal import console, trees
 from shoal.diagnostics import landscape as land
 from shoal.diagnostics.dynamics import curvature
 from shoal.errors import InputError, nearest
@@ -39,20 +40,24 @@ class Landscape(NamedTuple):
 
         return draw(self.figure)
 
+    @property
+    def table(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+        """Head and rows: what was measured, with a column for each run."""
+        keys = [key for key in self.measures[0] if key != "run"]
+        rows = [(k.replace("_", " "), *(_cell(m[k]) for m in self.measures)) for k in keys]
+        return ("", *(m["run"] for m in self.measures)), tuple(rows)
+
+    def parts(self) -> list[Any]:
+        """The directions and the table, as things to print."""
+        head, rows = self.table
+        return [self.words, console.table(*map(escape, head), rows=rows)]
+
     def __repr__(self) -> str:
         """The measures as a table."""
-        from rich.markup import escape
-
-        from shoal.console import table, text_of
-
-        rows = table("", *(escape(m["run"]) for m in self.measures))
-        for key in [key for key in self.measures[0] if key != "run"]:
-            rows.add_row(key.replace("_", " "), *(cell(m[key]) for m in self.measures))
-        return text_of(self.words, rows)
+        return console.text_of(*self.parts())
 
 
-def cell(value: Any) -> str:
-    """A measure as text."""
+def _cell(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
@@ -61,17 +66,16 @@ class Side(NamedTuple):
 
     name: str
     run: Run
+    start: Setup
+    end: Any  # Parameters.
 
-    @property
-    def start(self) -> Setup:
-        """Where the first seed began."""
-        one = self.run.setup.astype("float64").one()
-        return one.replace(params0=jax.tree.map(jnp.asarray, one.params0))
 
-    @property
-    def end(self) -> Any:
-        """Where it ended."""
-        return jax.tree.map(lambda w: jnp.asarray(w[0], jnp.float64), self.run.params)
+def _side(name: str, run: Run) -> Side:
+    one = run.setup.astype("float64").one()
+    end = jax.tree.map(lambda w: jnp.asarray(w[0], jnp.float64), run.params)
+    if not all(np.isfinite(w).all() for w in jax.tree.leaves(end)):
+        raise InputError(f"{name} diverged: around its end there is nothing to see.")
+    return Side(name, run, one.replace(params0=jax.tree.map(jnp.asarray, one.params0)), end)
 
 
 @in_float64
@@ -84,7 +88,7 @@ def landscape(
     samples: int | None = None,
     seed: int = 0,
     names: tuple[str, ...] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int], Any] = lambda *_: None,
 ) -> Landscape:
     """The risk on a plane around the end of each run's first seed.
 
@@ -95,29 +99,28 @@ def landscape(
     """
     _require(runs, directions, span, points, samples, seed)
     names = names or tuple(f"run {k + 1}" for k in range(len(runs)))
-    sides = [Side(name, run) for name, run in zip(names, runs, strict=True)]
-    for side in sides:
-        if not all(np.isfinite(w).all() for w in jax.tree.leaves(side.end)):
-            msg = f"{side.name} diverged: around its end there is nothing to see."
-            raise InputError(msg)
+    sides = [_side(name, run) for name, run in zip(names, runs, strict=True)]
     chosen = _common_blocks(sides, blocks)
     axes, path, words = _directions(sides[0], directions, chosen, seed)
     grid = np.linspace(-span, span, points)
-    found = []
-    for done, side in enumerate(sides):
-        found.append(_plane(side, axes, chosen, grid, samples))
-        if progress is not None:
-            progress(done + 1, len(sides))
-    figure = _figure(sides, found, grid, path, words, directions)
-    measures = tuple({"run": s.name} | m for s, (_, m) in zip(sides, found, strict=True))
-    planes = tuple(values for values, _ in found)
-    return Landscape(directions, chosen, words, grid, planes, measures, figure)
+    planes, measures, panels = [], [], []
+    for done, side in enumerate(sides, 1):
+        values, numbers = _plane(side, axes, chosen, grid, samples)
+        planes.append(values)
+        measures.append({"run": side.name} | numbers)
+        # rows of values are the first direction, drawn upward
+        shown = Panel(side.name, "second direction", "first direction", path if done == 1 else ())
+        shown = shown._replace(surface=Surface(side.name, grid, grid, values))
+        panels += [shown, shown._replace(solid=True, curves=())]
+        progress(done, len(sides))
+    title = f"Risk on a plane ({directions} directions)"
+    figure = Figure("landscape", title, words, tuple(panels))
+    return Landscape(directions, chosen, words, grid, tuple(planes), tuple(measures), figure)
 
 
 def _require(runs: tuple, kind: str, span: float, points: int, samples: Any, seed: int) -> None:
     if kind not in KINDS:
-        msg = f"directions {kind}: {nearest(kind, KINDS)}"
-        raise InputError(msg)
+        raise InputError(f"directions {kind}: {nearest(kind, KINDS)}")
     if not 0 < span < 1e6 or not 3 <= points <= 501:
         msg = f"span {span}, points {points}: expected a span above 0 and 3 to 501 points."
         raise InputError(msg)
@@ -125,8 +128,7 @@ def _require(runs: tuple, kind: str, span: float, points: int, samples: Any, see
         msg = f"seed {seed}, samples {samples}: expected 0 .. 2**31 - 1, and 1 or more."
         raise InputError(msg)
     if not runs:
-        msg = "a landscape needs one or more runs; make one with shoal train --out."
-        raise InputError(msg)
+        raise InputError("a landscape needs one or more runs; make one with shoal train --out.")
 
 
 def _common_blocks(sides: list[Side], text: str) -> tuple[str, ...]:
@@ -147,29 +149,29 @@ def _common_blocks(sides: list[Side], text: str) -> tuple[str, ...]:
 
 
 def _directions(side: Side, kind: str, names: tuple[str, ...], seed: int) -> tuple:
+    """Two directions, the run's path in their plane where it is known, and words."""
     key = jax.random.key(seed)
     listed = ", ".join(names)
     if kind == "random":
         words = f"Random directions in {listed}, rows scaled to those of the first run's weights."
-        return land.random_directions(key, side.end, names), None, words
-    start, end = trees.blocks(side.start.params0), trees.blocks(side.end)
-    still = [name for name in names if np.array_equal(start[name], end[name])]
+        return land.random_directions(key, side.end, names), (), words
+    still = f"did not move in {side.name}; choose other blocks."
     if kind == "path":
-        if len(still) == len(names):
-            msg = f"{', '.join(still)} did not move in {side.name}; choose other blocks."
-            raise InputError(msg)
+        start, end = trees.blocks(side.start.params0), trees.blocks(side.end)
+        if all(np.array_equal(start[name], end[name]) for name in names):
+            raise InputError(f"{listed} {still}")
         words = f"From start (-1) to end (0) of the first run in {listed}, against a random one."
-        return land.path_directions(key, side.start.params0, side.end, names), None, words
+        return land.path_directions(key, side.start.params0, side.end, names), (), words
     seen = engine.snapshots(side.run.setup.rows([0]))
     if missing := [name for name in names if name not in seen]:
-        msg = f"{', '.join(missing)} did not move in {side.name}; choose other blocks."
-        raise InputError(msg)
+        raise InputError(f"{', '.join(missing)} {still}")
     main = land.principal_directions({name: jnp.asarray(seen[name][0], float) for name in names})
     words = (
         f"Principal directions of the first run's path in {listed}; they hold "
         f"{100 * float(main.share):.1f}% of its variance."
     )
-    return main.directions, np.asarray(main.path), words
+    y, x = np.asarray(main.path).T
+    return main.directions, (Curve("path of the run", x, y, y, y),), words
 
 
 @functools.partial(jax.jit, static_argnames=("names", "batch"))
@@ -196,24 +198,3 @@ def _plane(
         "hessian_converged": bool(ends["min_converged"] & ends["max_converged"]),
     }
     return np.asarray(values), measures
-
-
-def _figure(
-    sides: list[Side],
-    found: list[tuple[np.ndarray, dict[str, Any]]],
-    grid: np.ndarray,
-    path: np.ndarray | None,
-    words: str,
-    kind: str,
-) -> Figure:
-    panels = []
-    for k, (side, (values, _)) in enumerate(zip(sides, found, strict=True)):
-        curves: tuple[Curve, ...] = ()
-        if path is not None and k == 0:
-            x, y = path[:, 1], path[:, 0]
-            curves = (Curve("path of the run", x, y, y, y),)
-        # rows of values are the first direction, drawn upward
-        plane = Surface(side.name, grid, grid, values)
-        shown = Panel(side.name, "second direction", "first direction", curves, surface=plane)
-        panels += [shown, shown._replace(solid=True, curves=())]
-    return Figure("landscape", f"Risk on a plane ({kind} directions)", words, tuple(panels))

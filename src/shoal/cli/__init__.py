@@ -2,23 +2,19 @@
 
 import contextlib
 import functools
+import inspect
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import (
-    App,
-    CycloptsError,
-    Group,
-    MissingArgumentError,
-    Parameter,
-    UnusedCliTokensError,
-)
+from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts.exceptions import MissingArgumentError, UnusedCliTokensError
 
 from shoal import __version__
 from shoal.errors import InputError
@@ -27,6 +23,9 @@ app = App(
     name="shoal",
     suppress_keyboard_interrupt=False,
     version=__version__,
+    default_parameter=Parameter(  # neither --no-json nor [default: False] helps anybody
+        negative=(), show_default=lambda v: None if v in ("", None) or v is False else str(v)
+    ),
     help="""A laboratory for the training dynamics of Transformers and other small models.
 
     Train a paper's model, measure what its theorems assume, check each theorem against each run,
@@ -41,128 +40,105 @@ _ONE = Group.create_ordered("One model")
 _PAPER = Group.create_ordered("A paper")
 _MANY = Group.create_ordered("Many runs")
 _SHOW = Group.create_ordered("Pages and speed")
+new = App(name="new", group=_BEGIN, help="Write a template, e.g. 'shoal new paper doe2024'.")
+app.command(new)
 app["--help"].group = app["--version"].group = Group.create_ordered("Other")
 
 
-def _command(group: Group, name: str | None = None) -> Any:
-    """Register a command that runs in float64 with the cache of compiled programs."""
-    return functools.partial(_register, group=group, name=name)
+def _command(
+    group: Group | None, module: str, name: str | None = None, parent: App = app
+) -> Callable[[Callable], Callable]:
+    """Register a command: its words and its help stand here, its work in a module of this package.
+
+    The work is a function of the same name, called with the same arguments. Its module is imported
+    only when the command runs, in float64 and with the cache of compiled programs.
+    """
+
+    def register(stub: Callable) -> Callable:
+        @functools.wraps(stub)
+        def work(*args: Any, **kwargs: Any) -> None:
+            from shoal.runtime import command_session
+
+            given = inspect.signature(stub).bind(*args, **kwargs)
+            given.apply_defaults()
+            with command_session():
+                function = getattr(import_module(f"shoal.cli.{module}"), stub.__name__)
+                function(*given.args, **given.kwargs)
+
+        parent.command(work, name=name or stub.__name__, group=group)
+        return stub
+
+    return register
 
 
-def _register(function: Any, *, group: Group, name: str | None = None) -> Any:
-
-    @functools.wraps(function)
-    def inside(*args: Any, **kwargs: Any) -> Any:
-        from shoal.runtime import command_session
-
-        with command_session():
-            return function(*args, **kwargs)
-
-    app.command(inside, name=name or function.__name__, group=group)
-    return function
+_SET = "A setting as name=value; may be repeated. 'shoal papers PAPER' lists names and defaults."
+_Settings = Annotated[list[str] | None, Parameter(name="--set", help=_SET)]
+_Json = Annotated[bool, Parameter(help="Print as JSON.")]
+_Folder = Annotated[Path, Parameter(help="The folder of a sweep.")]
 
 
 @dataclass
-class Source:
-    """Where the data come from."""
+class Start:
+    """What is trained, on which data, and from where."""
 
-    set: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None
-    "A setting as name=value; may be repeated. 'shoal papers PAPER' lists names and defaults."
-    data: Annotated[Path | None, Parameter(name="--data")] = None
+    set: _Settings = None
+    data: Path | None = None
     "Your own data: .npz with X (samples, tokens, dim) and y (samples,), or Y with target rows."
-
-
-@dataclass
-class Start(Source):
-    """What is trained, and from where."""
-
-    params: Annotated[Path | None, Parameter(name="--params")] = None
+    params: Path | None = None
     "Your own initial weights: .npz with the paper's arrays, optionally a leading axis of seeds."
-    seeds: Annotated[str, Parameter(name="--seeds")] = "0"
+    seeds: str = "0"
     "Seeds of the initial weights, e.g. 0,1,2 or 0-99; all run in one call."
-    steps: Annotated[str | None, Parameter(name="--steps")] = None
+    steps: str | None = None
     "Number of training steps; short for --set num_steps=N."
-    precision: Annotated[str, Parameter(name="--precision")] = "float64"
+    precision: str = "float64"
     "float64 or float32. Bounds and singular values are computed in float64 either way."
-    probes: Annotated[str, Parameter(name="--probes", show_default=False)] = ""
+    probes: str = ""
     "What to record: names, all, none, or +name to add to the usual; name@50: every 50 steps."
 
 
-_START, _SOURCE = Start(), Source()
+_START = Start()
 _Start = Annotated[Start, Parameter(name="*")]
-_Source = Annotated[Source, Parameter(name="*")]
-_Out = Annotated[Path | None, Parameter(name="--out")]
-_Flag = Parameter(negative=(), show_default=False)
-_Json = Annotated[bool, _Flag]
-_File = Annotated[str, Parameter(name="--paper", show_default=False)]
 
 
-@_command(_BEGIN)
-def tour(
-    *, out: Annotated[Path, Parameter(name="--out")] = Path("tour.html"), json: _Json = False
-) -> None:
+@_command(_BEGIN, "touring")
+def tour(*, out: Path = Path("tour.html"), json: bool = False) -> None:
     """Visit every paper: small runs, certificates and claims, on one HTML page.
 
-    Parameters
-    ----------
-    out
-        The HTML file to write.
-    json
-        Print the results as JSON.
+    Args:
+        out: The HTML file to write.
+        json: Print the results as JSON.
     """
-    from shoal.cli import touring
-
-    touring.tour(out, as_json=json)
 
 
-@_command(_BEGIN)
-def papers(
-    target: Annotated[str, Parameter(show_default=False)] = "", /, *, json: _Json = False
-) -> None:
+@_command(_BEGIN, "commands")
+def papers(target: str = "", /, *, json: _Json = False) -> None:
     """List the papers with their theorems and figures, or describe one with its settings.
 
-    Parameters
-    ----------
-    target
-        A paper (wu2023 or ./mine.py): also show each of its settings and probes.
-    json
-        Print as JSON.
+    Args:
+        target: A paper (wu2023 or ./mine.py): also show each of its settings and probes.
     """
-    from shoal.cli import commands
-
-    commands.papers_command(target, as_json=json)
 
 
-@_command(_ONE)
-def train(target: str, /, *, start: _Start = _START, out: _Out = None, json: _Json = False) -> None:
+@_command(_ONE, "commands")
+def train(
+    target: str, /, *, start: _Start = _START, out: Path | None = None, json: bool = False
+) -> None:
     """Train a model, record probes along the way, and save the run.
 
     Example: shoal train wu2023 --set width=64 --set init=he --steps 200 --seeds 0,1 --out r1
 
-    Parameters
-    ----------
-    target
-        A paper, e.g. wu2023, or a file that defines one, e.g. ./mine.py.
-    out
-        Folder for the run; it must not exist. Without it nothing is saved.
-    json
-        Print a summary as JSON.
+    Args:
+        target: A paper, e.g. wu2023, or a file that defines one, e.g. ./mine.py.
+        out: Folder for the run; it must not exist. Without it nothing is saved.
+        json: Print a summary as JSON.
     """
-    from shoal.cli import commands
-
-    commands.train_command(target, start, out, as_json=json)
 
 
-@_command(_ONE)
+@_command(_ONE, "commands")
 def certify(
-    theorem: str,
-    /,
-    *,
-    start: _Start = _START,
-    run: Annotated[Path | None, Parameter(name="--run")] = None,
-    out: _Out = None,
-    json: _Json = False,
-) -> None:
+    theorem: str, /, *, start: _Start = _START,
+    run: Path | None = None, out: Path | None = None, json: bool = False,
+) -> None:  # fmt: skip
     """Check a theorem against a run: hypotheses, conclusions, margins, verdict.
 
     The verdict is 'holds', 'violated', 'not applicable' (a hypothesis fails: the theorem says
@@ -172,114 +148,73 @@ def certify(
     Example: shoal certify wu2023.theorem_a --set width=40000 --set score_exponent=1
     --set num_samples=3 --set num_tokens=2 --set tokens=unit --set pooling=sum
 
-    Parameters
-    ----------
-    theorem
-        TARGET.THEOREM, e.g. wu2023.theorem_a or ./mine.py.theorem_1; 'shoal papers' lists them.
-    run
-        Check a run folder that 'shoal train' wrote, instead of training.
-    out
-        Folder for the run; it must not exist. Without it nothing is saved.
-    json
-        Print as JSON: paper, theorem, source, and for each seed the verdict, hypotheses,
-        conclusions, constants, predicted rate and measured rate.
+    Args:
+        theorem: TARGET.THEOREM, e.g. wu2023.theorem_a or ./mine.py.theorem_1; 'shoal papers' lists
+            them.
+        run: Check a run folder that 'shoal train' wrote, instead of training.
+        out: Folder for the run; it must not exist. Without it nothing is saved.
+        json: Print as JSON: paper, theorem, source, and for each seed the verdict, hypotheses,
+            conclusions, constants, predicted rate and measured rate.
     """
-    from shoal.cli import commands
-
-    commands.certify_command(theorem, start, run, out, as_json=json)
 
 
-@_command(_ONE)
-def data(target: str, /, *, source: _Source = _SOURCE, json: _Json = False) -> None:
+@_command(_ONE, "commands")
+def data(
+    target: str, /, *, settings: _Settings = None, data: Path | None = None, json: _Json = False
+) -> None:
     """Measure the data assumptions of wu2023 on any data: bounds, rank, dissimilarity.
 
     Example: shoal data wu2023 --set problem=digits --set num_samples=100
 
-    Parameters
-    ----------
-    target
-        The paper whose settings describe the data, e.g. wu2023; --data replaces them by yours.
-    json
-        Print as JSON.
+    Args:
+        target: The paper whose settings describe the data, e.g. wu2023; --data replaces them by
+            yours.
+        data: Your own data: .npz with X (samples, tokens, dim) and y (samples,), or Y with target
+            rows.
     """
-    from shoal.cli import commands
-
-    commands.data_command(target, source, as_json=json)
 
 
-@_command(_PAPER)
+@_command(_PAPER, "publishing")
 def claims(
-    *papers: str,
-    out: Annotated[Path, Parameter(name="--out")] = Path("shoal-claims"),
-    markdown: Annotated[Path | None, Parameter(name="--markdown")] = None,
-    full: Annotated[bool, _Flag] = False,
-    json: _Json = False,
-) -> None:
+    *papers: str, out: Path = Path("shoal-claims"), markdown: Path | None = None,
+    full: bool = False, json: bool = False,
+) -> None:  # fmt: skip
     """Test the claims of papers and write a ledger: effect, interval, verdict.
 
     A claim is 'supported', 'contradicted' or 'inconclusive' by a rule that is fixed in code.
     Finished measurements are kept: the same command continues where an earlier one stopped.
 
-    Parameters
-    ----------
-    papers
-        Papers, or single claims such as wu2023.width_helps_own_step; by default all.
-    out
-        Folder for ledger.json and the page index.html.
-    markdown
-        Also write the ledger as a Markdown document, such as docs/ledger.md.
-    full
-        Use the paper's sizes instead of small ones: hours instead of minutes.
-    json
-        Print the ledger as JSON.
+    Args:
+        papers: Papers, or single claims such as wu2023.width_helps_own_step; by default all.
+        out: Folder for ledger.json and the page index.html.
+        markdown: Also write the ledger as a Markdown document, such as docs/ledger.md.
+        full: Use the paper's sizes instead of small ones: hours instead of minutes.
+        json: Print the ledger as JSON.
     """
-    from shoal.cli import publishing
-
-    publishing.claims(papers, out, markdown, full=full, as_json=json)
 
 
-@_command(_PAPER)
+@_command(_PAPER, "publishing")
 def reproduce(
-    name: str,
-    /,
-    *,
-    out: _Out = None,
-    full: Annotated[bool, _Flag] = False,
-    json: _Json = False,
+    name: str, /, *, out: Path | None = None, full: bool = False, json: bool = False
 ) -> None:
     """Reproduce a paper's figures: PNG, PDF, their numbers (Parquet) and one page.
 
     Example: shoal reproduce wu2023.scaling
 
-    Parameters
-    ----------
-    name
-        A paper for all of its figures, PAPER.FIGURE for one; 'shoal papers' lists them.
-    out
-        Folder for the files, by default figures-PAPER.
-    full
-        Use the paper's sizes instead of small ones: hours instead of minutes.
-    json
-        Print the list of files as JSON.
+    Args:
+        name: A paper for all of its figures, PAPER.FIGURE for one; 'shoal papers' lists them.
+        out: Folder for the files, by default figures-PAPER.
+        full: Use the paper's sizes instead of small ones: hours instead of minutes.
+        json: Print the list of files as JSON.
     """
-    from shoal.cli import publishing
-
-    publishing.reproduce(name, out, full=full, as_json=json)
 
 
-@_command(_ONE)
+@_command(_ONE, "commands")
 def landscape(
-    *runs: Path,
-    directions: Annotated[str, Parameter(name="--directions")] = "random",
-    blocks: Annotated[str, Parameter(name="--blocks", show_default=False)] = "",
-    span: Annotated[float, Parameter(name="--span")] = 1.0,
-    points: Annotated[int, Parameter(name="--points")] = 51,
-    samples: Annotated[int | None, Parameter(name="--samples")] = None,
-    seed: Annotated[int, Parameter(name="--seed")] = 0,
-    out: Annotated[Path, Parameter(name="--out")] = Path("landscape"),
-    paper: _File = "",
-    json: _Json = False,
-) -> None:
+    *runs: Path, directions: str = "random", blocks: str = "", span: float = 1.0, points: int = 51,
+    samples: int | None = None, seed: int = 0, out: Path = Path("landscape"), paper: str = "",
+    json: bool = False,
+) -> None:  # fmt: skip
     """Draw the risk on a plane around the end of a run, and measure its shape.
 
     Several runs are drawn along the same directions, those of the first. The measures: strict local
@@ -288,54 +223,26 @@ def landscape(
 
     Example: shoal landscape softmax-run gaussian-run --directions random --blocks W_Q,W_K
 
-    Parameters
-    ----------
-    runs
-        Run folders that 'shoal train --out' wrote; the first seed of each is drawn.
-    directions
-        random (rows scaled like the weights), pca (of the first run's path, which is run again) or
-        path (from start to end, and a random one across).
-    blocks
-        Parameters to move, e.g. W_Q,W_K; by default those that were trained.
-    span
-        Half the side of the plane, in units of the directions.
-    points
-        Points along each side of the grid.
-    samples
-        Use only this many samples, the first ones.
-    seed
-        Seed of the random directions.
-    out
-        Folder for the page, PNG, PDF, Parquet and measures.json.
-    paper
-        The file that defines the paper, if it is your own (./mine.py).
-    json
-        Print the measures as JSON.
+    Args:
+        runs: Run folders that 'shoal train --out' wrote; the first seed of each is drawn.
+        directions: random (rows scaled like the weights), pca (of the first run's path, which is
+            run again) or path (from start to end, and a random one across).
+        blocks: Parameters to move, e.g. W_Q,W_K; by default those that were trained.
+        span: Half the side of the plane, in units of the directions.
+        points: Points along each side of the grid.
+        samples: Use only this many samples, the first ones.
+        seed: Seed of the random directions.
+        out: Folder for the page, PNG, PDF, Parquet and measures.json.
+        paper: The file that defines the paper, if it is your own (./mine.py).
+        json: Print the measures as JSON.
     """
-    from shoal.cli import commands
-
-    options = {
-        "directions": directions,
-        "blocks": blocks,
-        "span": span,
-        "points": points,
-        "samples": samples,
-        "seed": seed,
-    }
-    commands.landscape_command(runs, out, options, paper, as_json=json)
 
 
 @app.command(group=_MANY)
 def sweep(
-    file: Path,
-    /,
-    *,
-    out: _Out = None,
-    dry_run: Annotated[bool, _Flag] = False,
-    retry: Annotated[bool, _Flag] = False,
-    scheduler: Annotated[str | None, Parameter(name="--scheduler")] = None,
-    json: _Json = False,
-) -> None:
+    file: Path, /, *, out: Path | None = None, dry_run: bool = False, retry: bool = False,
+    scheduler: str | None = None, json: bool = False,
+) -> None:  # fmt: skip
     """Run a grid of settings from a file, on all cores; the same command continues it.
 
     The whole file is checked before anything runs. Runs of equal shape share one compiled call; a
@@ -343,20 +250,14 @@ def sweep(
 
     Example: shoal sweep examples/widths.toml --dry-run
 
-    Parameters
-    ----------
-    file
-        The sweep: a TOML file.
-    out
-        Folder of the sweep, by default the file's name with -sweep.
-    dry_run
-        Only count runs, programs, flops, time and memory.
-    retry
-        Repeat runs that failed before, for example for lack of memory.
-    scheduler
-        Run on a Dask cluster instead of this machine, e.g. tcp://node1:8786 (extra 'cluster').
-    json
-        Print a summary as JSON.
+    Args:
+        file: The sweep: a TOML file.
+        out: Folder of the sweep, by default the file's name with -sweep.
+        dry_run: Only count runs, programs, flops, time and memory.
+        retry: Repeat runs that failed before, for example for lack of memory.
+        scheduler: Run on a Dask cluster instead of this machine, e.g. tcp://node1:8786 (extra
+            'cluster').
+        json: Print a summary as JSON.
     """
     from shoal.sweeps.parse import read
 
@@ -364,98 +265,59 @@ def sweep(
     from shoal.cli import sweeping
     from shoal.runtime import command_session
 
-    out = Path(f"{file.stem}-sweep") if out is None else out
+    folder = out or Path(f"{file.stem}-sweep")
     with command_session():
         sweeping.sweep(
-            written, out, dry_run=dry_run, retry=retry, scheduler=scheduler, as_json=json
+            written, folder, dry_run=dry_run, retry=retry, scheduler=scheduler, json=json
         )
 
 
-@_command(_MANY)
-def ls(folder: Path, /, *, json: _Json = False) -> None:
+@_command(_MANY, "sweeping")
+def ls(folder: _Folder, /, *, json: bool = False) -> None:
     """List the results of a sweep so far: every setting, with medians over seeds.
 
-    Parameters
-    ----------
-    folder
-        The folder of a sweep.
-    json
-        Print every run as JSON, without its curve.
+    Args:
+        json: Print every run as JSON, without its curve.
     """
-    from shoal.cli import sweeping
-
-    sweeping.ls(folder, as_json=json)
 
 
-@_command(_MANY, name="show")
-def show_run(folder: Path, run: str, /, *, json: _Json = False) -> None:
+@_command(_MANY, "sweeping", name="show")
+def show_run(folder: _Folder, run: str, /, *, json: _Json = False) -> None:
     """Show one run of a sweep: settings, numbers, verdicts and risk curve.
 
-    Parameters
-    ----------
-    folder
-        The folder of a sweep.
-    run
-        The run's number, or the beginning of its key.
-    json
-        Print as JSON.
+    Args:
+        run: The run's number, or the beginning of its key.
     """
-    from shoal.cli import sweeping
-
-    sweeping.show_run(folder, run, as_json=json)
 
 
-@_command(_MANY)
-def query(folder: Path, sql: str, /, *, json: _Json = False) -> None:
+@_command(_MANY, "sweeping")
+def query(folder: _Folder, sql: str, /, *, json: bool = False) -> None:
     """Query the runs of a sweep with SQL; the table is called runs.
 
     Example: shoal query widths-sweep "select width, avg(risk_last) from runs group by width"
 
-    Parameters
-    ----------
-    folder
-        The folder of a sweep.
-    sql
-        A select statement.
-    json
-        Print the rows as JSON.
+    Args:
+        sql: A select statement.
+        json: Print the rows as JSON.
     """
-    from shoal.cli import sweeping
-
-    sweeping.query(folder, sql, as_json=json)
 
 
-@_command(_MANY)
-def export(folder: Path, out: Path, /, *, json: _Json = False) -> None:
+@_command(_MANY, "sweeping")
+def export(folder: _Folder, out: Path, /, *, json: bool = False) -> None:
     """Write the runs of a sweep to a CSV or Parquet file.
 
-    Parameters
-    ----------
-    folder
-        The folder of a sweep.
-    out
-        The file to write, ending in .csv or .parquet.
-    json
-        Print what was written as JSON.
+    Args:
+        out: The file to write, ending in .csv or .parquet.
+        json: Print what was written as JSON.
     """
-    from shoal.cli import sweeping
-
-    sweeping.export(folder, out, as_json=json)
 
 
-@_command(_PAPER)
+@_command(_PAPER, "planning")
 def plan(
-    paper: str,
-    /,
-    *,
-    settings: Annotated[list[str] | None, Parameter(name="--set", negative=())] = None,
-    samples: Annotated[str | None, Parameter(name="--samples")] = None,
-    seeds: Annotated[int | None, Parameter(name="--seeds")] = None,
-    target: Annotated[float | None, Parameter(name="--target")] = None,
-    theorem: Annotated[str | None, Parameter(name="--theorem")] = None,
-    out: _Out = None,
-    json: _Json = False,
-) -> None:
+    paper: str, /, *, settings: _Settings = None, samples: str | None = None,
+    seeds: int | None = None, target: float | None = None, theorem: str | None = None,
+    out: Path | None = None, json: _Json = False,
+) -> None:  # fmt: skip
     """Find how wide a model must be to train, and to be certified by a theorem.
 
     For several numbers of samples: a phase diagram (share of seeds that train, by samples and
@@ -464,47 +326,21 @@ def plan(
 
     Example: shoal plan wu2023 --samples 2,4,8 --seeds 4
 
-    Parameters
-    ----------
-    paper
-        The paper whose model is meant, e.g. wu2023.
-    settings
-        A setting as name=value; may be repeated.
-    samples
-        Numbers of samples, e.g. 2,4,8,16.
-    seeds
-        Number of seeds.
-    target
-        Share of the first risk at which a run counts as trained, by default 0.01.
-    theorem
-        Key of the theorem that certifies, e.g. theorem_a.
-    out
-        Folder for the figure, numbers and page, by default plan-PAPER.
-    json
-        Print as JSON.
+    Args:
+        paper: The paper whose model is meant, e.g. wu2023.
+        samples: Numbers of samples, e.g. 2,4,8,16.
+        seeds: Number of seeds.
+        target: Share of the first risk at which a run counts as trained, by default 0.01.
+        theorem: Key of the theorem that certifies, e.g. theorem_a.
+        out: Folder for the figure, numbers and page, by default plan-PAPER.
     """
-    from shoal.cli import planning
-
-    planning.plan(
-        paper,
-        settings,
-        out,
-        samples=samples,
-        seeds=seeds,
-        target=target,
-        theorem=theorem,
-        as_json=json,
-    )
 
 
-@_command(_SHOW)
+@_command(_SHOW, "benching")
 def bench(
-    *questions: str,
-    out: Annotated[Path, Parameter(name="--out")] = Path("shoal-bench"),
-    markdown: Annotated[Path | None, Parameter(name="--markdown")] = None,
-    rounds: Annotated[int | None, Parameter(name="--rounds")] = None,
-    json: _Json = False,
-) -> None:
+    *questions: str, out: Path = Path("shoal-bench"), markdown: Path | None = None,
+    rounds: int | None = None, json: _Json = False,
+) -> None:  # fmt: skip
     """Measure speed against the alternatives, as ratios within one run.
 
     PyTorch eager, torch.compile, plain JAX, Jacobian contraction and the machine's own matrix
@@ -513,73 +349,39 @@ def bench(
 
     Example: shoal bench training kernel --rounds 3
 
-    Parameters
-    ----------
-    questions
-        Some of training, small_runs, kernel, probes, cold_start, landscape, heads, blocks and
-        growth; by default all.
-    out
-        Folder for bench.json, the page index.html and the growth curves.
-    markdown
-        Also write the tables as a document, such as docs/performance.md.
-    rounds
-        Turns that each side takes, instead of 3 to 7.
-    json
-        Print as JSON.
+    Args:
+        questions: Some of training, small_runs, kernel, probes, cold_start, landscape, heads,
+            blocks and growth; by default all.
+        out: Folder for bench.json, the page index.html and the growth curves.
+        markdown: Also write the tables as a document, such as docs/performance.md.
+        rounds: Turns that each side takes, instead of 3 to 7.
     """
-    from shoal.cli import benching
-
-    benching.bench(questions, out, markdown, rounds=rounds, as_json=json)
 
 
-@_command(_SHOW)
-def report(
-    *paths: Path,
-    out: _Out = None,
-    paper: _File = "",
-    json: _Json = False,
-) -> None:
+@_command(_SHOW, "publishing")
+def report(*paths: Path, out: Path | None = None, paper: str = "", json: bool = False) -> None:
     """Make one self-contained HTML page of runs, certificates, figures or ledgers.
 
-    Parameters
-    ----------
-    paths
-        Run folders, folders of 'shoal claims' or 'shoal reproduce', or files with what
-        'shoal certify --json' printed.
-    out
-        The page, by default report.html in the first folder (or beside the first file).
-    paper
-        The file that defines the paper, if it is your own (./mine.py).
-    json
-        Print the page's path as JSON.
+    Args:
+        paths: Run folders, folders of 'shoal claims' or 'shoal reproduce', or files with what
+            'shoal certify --json' printed.
+        out: The page, by default report.html in the first folder (or beside the first file).
+        paper: The file that defines the paper, if it is your own (./mine.py).
+        json: Print the page's path as JSON.
     """
-    from shoal.cli import publishing
-
-    publishing.report(paths, out, paper, as_json=json)
 
 
-new = App(name="new", group=_BEGIN, help="Write a template, e.g. 'shoal new paper doe2024'.")
-app.command(new)
-
-
-@new.command(name="paper")
-def new_paper(name: str, /, *, out: _Out = None, json: _Json = False) -> None:
+@_command(None, "commands", "paper", new)
+def new_paper(name: str, /, *, out: Path | None = None, json: bool = False) -> None:
     """Write NAME.py: a working paper with a model, a theorem, a claim and a figure.
 
     Example: shoal new paper doe2024, then shoal certify ./doe2024.py.theorem_1
 
-    Parameters
-    ----------
-    name
-        Key of the paper: a Python name such as doe2024.
-    out
-        The file to write, by default NAME.py.
-    json
-        Print the file's path as JSON.
+    Args:
+        name: Key of the paper: a Python name such as doe2024.
+        out: The file to write, by default NAME.py.
+        json: Print the file's path as JSON.
     """
-    from shoal.cli import template
-
-    template.new_paper(name, out, as_json=json)
 
 
 words: list[str] = []
@@ -589,8 +391,7 @@ words: list[str] = []
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; 0 done, 2 bad input, 1 failure, 130 and 143 when interrupted."""
     words[:] = sys.argv[1:] if arguments is None else arguments
-    with contextlib.ExitStack() as session:
-        terminated = session.enter_context(_sigterm_interrupts())
+    with _sigterm_interrupts() as terminated:
         try:
             app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         except (InputError, CycloptsError) as error:

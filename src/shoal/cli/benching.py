@@ -1,11 +1,12 @@
 """``bench``: speed against the alternatives, as ratios in one run."""
 
-import json
 import math
 import subprocess
 import sys
-import time
-from importlib.util import find_spec
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from json import loads
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,25 @@ from rich.markup import escape
 
 import shoal
 from shoal import console, native
-from shoal.cli.commands import print_json
-from shoal.cli.publishing import machine, write_page
-from shoal.disk.runs import FORMAT, versions, write_json, write_whole
+from shoal.cli.commands import answer, write_page
+from shoal.cli.publishing import markdown_table, record
+from shoal.disk.runs import versions, write_json, write_whole
 from shoal.errors import InputError, nearest
 from shoal.figures import Curve, Figure, Panel
 from shoal.pages import drawing, page
 from shoal.papers.wu2023.hidden_units import SOURCE
 
 QUESTIONS = (
-    "training",
-    "small_runs",
-    "kernel",
-    "probes",
-    "cold_start",
-    "landscape",
-    "heads",
-    "blocks",
+    "training", "small_runs", "kernel", "probes", "cold_start", "landscape", "heads", "blocks",
     "growth",
-)
+)  # fmt: skip
 COLUMNS = (
     "side", "time", "quartiles", "/ shoal", "/ limit", "compiling", "MiB", "busy", "differs by",
 )  # fmt: skip
+GROWTH_COLUMNS = (
+    "what", "against", "time grows like", "memory grows like", "last time", "peak MiB",
+)  # fmt: skip
+MARK = "<!-- what follows is written by hand -->\n"
 
 
 def folder() -> Path:
@@ -48,52 +46,38 @@ def folder() -> Path:
     raise InputError(msg)
 
 
-def bench(
-    names: tuple[str, ...],
-    out: Path,
-    markdown: Path | None,
-    *,
-    rounds: int | None,
-    as_json: bool,
-) -> None:
+def bench(*names: str, out: Path, markdown: Path | None, rounds: int | None, json: bool) -> None:
     """``shoal bench``."""
     for name in names:
         if name not in QUESTIONS:
-            msg = f"no benchmark is called {name!r}; {nearest(name, QUESTIONS)}"
-            raise InputError(msg)
+            raise InputError(f"no benchmark is called {name!r}; {nearest(name, QUESTIONS)}")
     if rounds is not None and rounds < 1:
-        msg = f"--rounds {rounds}: expected 1 or more."
-        raise InputError(msg)
+        raise InputError(f"--rounds {rounds}: expected 1 or more.")
     scripts = folder()
-    if find_spec("torch") is None:
+    torch: dict[str, str] = {}
+    with suppress(PackageNotFoundError):
+        torch["torch"] = version("torch")
+    if not torch:
         console.note("PyTorch is not installed (extra 'bench'); its columns are left out.")
     chosen = names or QUESTIONS
-    found = {}
-    with console.progress("benchmarks") as tell:
-        for done, name in enumerate(chosen):
-            found[name] = _run(scripts / f"{name}.py", rounds if name != "growth" else None)
-            tell(done + 1, len(chosen))
-    about = {
-        "format": FORMAT,
-        "kind": "bench",
-        "made": time.strftime("%Y-%m-%d", time.gmtime()),
-        "machine": machine(),
-        "versions": versions() | _torch_version(),
-        "code_in_c": native.kernel(SOURCE, "hidden_units", "float32") is not None,
-        "questions": found,
-    }
+    about = record(
+        "bench",
+        versions=versions() | torch,
+        code_in_c=native.kernel(SOURCE, "hidden_units", "float32") is not None,
+        questions={
+            name: _run(scripts / f"{name}.py", rounds if name != "growth" else None)
+            for name in console.tracked("benchmarks", chosen, len(chosen))
+        },
+    )
     write_json(out / "bench.json", about)
-    figure = growth_figure(found["growth"]) if "growth" in found else None
+    growth = about["questions"].get("growth")
+    figure = growth_figure(growth) if growth else None
     if figure is not None:
         drawing.save(figure, out)
-    write_page(out / "index.html", "Speed", _lead(about), _sections(about, figure), [])
+    write_page(out / "index.html", "Speed", _lead(about), list(_sections(about)), [])
     if markdown is not None:
         write_markdown(markdown, about, figure)
-    if as_json:
-        print_json(about)
-        return
-    _print(about)
-    console.note(f"wrote {out / 'index.html'} and {out / 'bench.json'}")
+    answer(about, _parts(about), f"wrote {out / 'index.html'} and {out / 'bench.json'}", json=json)
 
 
 def _run(script: Path, rounds: int | None) -> dict[str, Any]:
@@ -103,16 +87,7 @@ def _run(script: Path, rounds: int | None) -> dict[str, Any]:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise ChildProcessError(f"{script.name} failed: {' '.join(last)}")
-    return json.loads(done.stdout)
-
-
-def _torch_version() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return {"torch": version("torch")}
-    except PackageNotFoundError:
-        return {}
+    return loads(done.stdout)
 
 
 # ---------------------------------------------------------------------------------- how it is told
@@ -124,31 +99,38 @@ def case_rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
     if not rows:
         return []
     first = rows[0]["seconds"]  # shoal, or what else comes first
-    found: list[tuple[str, ...]] = []
-    for row in rows:
-        over = row["over_limit"]
-        found.append(
-            (
-                row["side"],
-                console.duration(row["seconds"]),
-                f"{console.duration(row['low'])}-{console.duration(row['high'])}",
-                f"{row['seconds'] / first:.2f}",
-                "" if over is None or math.isnan(over) else f"{over:.2f}",
-                console.duration(row["compile"]),
-                f"{row['peak']:.0f}",
-                f"{100 * row['busy']:.0f}%",
-                f"{row['difference']:.0e}" + ("" if row["agrees"] else ": WRONG"),
-            )
+    found = [
+        (
+            row["side"],
+            console.duration(row["seconds"]),
+            f"{console.duration(row['low'])}-{console.duration(row['high'])}",
+            f"{row['seconds'] / first:.2f}",
+            "" if (over := row["over_limit"]) is None or math.isnan(over) else f"{over:.2f}",
+            console.duration(row["compile"]),
+            f"{row['peak']:.0f}",
+            f"{100 * row['busy']:.0f}%",
+            f"{row['difference']:.0e}" + ("" if row["agrees"] else ": WRONG"),
         )
-    for side, reason in case["missing"].items():
-        found.append((f"{side}: {reason}", *[""] * (len(COLUMNS) - 1)))
-    return found
+        for row in rows
+    ]
+    rest = ("",) * (len(COLUMNS) - 1)
+    return [*found, *((f"{side}: {reason}", *rest) for side, reason in case["missing"].items())]
+
+
+def _tables(question: dict[str, Any]) -> tuple[page.Table, ...]:
+    """The tables of a question: one for each case, or the exponents of growth."""
+    if "cases" not in question:
+        return (("fitted exponents", GROWTH_COLUMNS, tuple(growth_rows(question))),)
+    return tuple((_title(case), COLUMNS, tuple(case_rows(case))) for case in question["cases"])
 
 
 def _title(case: dict[str, Any]) -> str:
-    rate = case["rate"]
-    said = f"{case['name']}, {case['precision']}"
-    return said + (f"; matrix product {rate / 1e9:.0f} Gflop/s" if rate else "")
+    rate = f"; matrix product {case['rate'] / 1e9:.0f} Gflop/s" if case["rate"] else ""
+    return f"{case['name']}, {case['precision']}{rate}"
+
+
+def _text(question: dict[str, Any]) -> str:
+    return f"{question['about']} Time for one {question['unit']}."
 
 
 def _lead(about: dict[str, Any]) -> str:
@@ -163,62 +145,36 @@ def _lead(about: dict[str, Any]) -> str:
     )
 
 
-def _sections(about: dict[str, Any], figure: Figure | None) -> list[page.Section]:
-    parts = []
+def _sections(about: dict[str, Any]) -> Iterator[page.Section]:
     for question in about["questions"].values():
         if "cases" in question:
-            tables = tuple((_title(c), COLUMNS, tuple(case_rows(c))) for c in question["cases"])
-            text = f"{question['about']} Time for one {question['unit']}."
-            parts.append(page.Section(question["title"], text, tables=tables))
-    if figure is not None:
-        rows = tuple(growth_rows(about["questions"]["growth"]))
-        shown = page.figure_section(figure)
-        parts.append(shown._replace(tables=(("fitted exponents", GROWTH_COLUMNS, rows),)))
-    return parts
+            section = page.Section(question["title"], _text(question))
+        else:
+            section = page.figure_section(growth_figure(question))
+        yield section._replace(tables=_tables(question))
 
 
-def _print(about: dict[str, Any]) -> None:
-    terminal = console.console()
+def _parts(about: dict[str, Any]) -> Iterator[Any]:
     for question in about["questions"].values():
-        if "cases" not in question:
-            rows = console.table(*GROWTH_COLUMNS, title=question["title"])
-            for row in growth_rows(question):
-                rows.add_row(*row)
-            terminal.print(rows)
-            continue
-        for case in question["cases"]:
-            rows = console.table(*COLUMNS, title=escape(f"{question['title']}: {_title(case)}"))
-            rows.columns[0].no_wrap = True
-            for row in case_rows(case):
-                rows.add_row(*map(escape, row))
-            terminal.print(rows)
+        for title, head, rows in _tables(question):
+            cells = [map(escape, row) for row in rows]
+            made = console.table(*head, rows=cells, title=escape(f"{question['title']}: {title}"))
+            made.columns[0].no_wrap = True
+            yield made
 
 
 # ----------------------------------------------------------------------------------------- growth
 
-GROWTH_COLUMNS = (
-    "what",
-    "against",
-    "time grows like",
-    "memory grows like",
-    "last time",
-    "peak MiB",
-)
-
-
-def _power(found: list[float]) -> str:
-    slope, low, high = found
-    return f"{slope:.2f} [{low:.2f}, {high:.2f}]"
-
 
 def growth_rows(growth: dict[str, Any]) -> list[tuple[str, ...]]:
     """Fitted exponents, one row per curve."""
+    power = "{:.2f} [{:.2f}, {:.2f}]".format
     return [
         (
             curve["what"],
             curve["axis"].replace("num_", ""),
-            _power(curve["seconds_exponent"]),
-            _power(curve["peak_exponent"]),
+            power(*curve["seconds_exponent"]),
+            power(*curve["peak_exponent"]),
             console.duration(curve["seconds"][-1]),
             f"{curve['peak'][-1]:.0f}",
         )
@@ -235,9 +191,7 @@ def growth_figure(growth: dict[str, Any]) -> Figure:
             if curve["axis"] == axis:
                 x, y = np.array(curve["sizes"], float), np.array(curve[key], float)
                 curves.append(Curve(curve["what"], x, y, y, y))
-        name = axis.replace("num_", "")
-        if axis == "memory":
-            name = "memory allowed (GiB)"
+        name = "memory allowed (GiB)" if axis == "memory" else axis.replace("num_", "")
         return Panel(name, name, label, tuple(curves), log_x=True, log_y=True)
 
     axes = list(dict.fromkeys(curve["axis"] for curve in growth["curves"]))
@@ -259,27 +213,12 @@ def write_markdown(path: Path, about: dict[str, Any], figure: Figure | None) -> 
     lines = ["# Performance", "", "Generated by `shoal bench --markdown`. " + _lead(about), ""]
     for question in about["questions"].values():
         lines += [f"## {question['title']}", ""]
-        if "cases" not in question:
-            lines += _markdown_table(GROWTH_COLUMNS, growth_rows(question))
-            if figure is not None:
-                drawing.save(figure, path.parent / "images")
-                lines += ["", f"![{figure.title}](images/{figure.key}.png)", "", figure.caption]
-            lines.append("")
-            continue
-        lines += [f"{question['about']} Time for one {question['unit']}.", ""]
-        for case in question["cases"]:
-            lines += [f"**{_title(case)}**", ""]
-            lines += [*_markdown_table(COLUMNS, case_rows(case)), ""]
-    kept = ""
-    if path.is_file():
-        _, mark, rest = path.read_text().partition(MARK)
-        kept = rest if mark else ""
+        if "cases" in question:
+            lines += [_text(question), ""]
+        for title, head, rows in _tables(question):
+            lines += [f"**{title}**", "", *markdown_table(head, rows), ""]
+        if "cases" not in question and figure is not None:
+            drawing.save(figure, path.parent / "images")
+            lines += [f"![{figure.title}](images/{figure.key}.png)", "", figure.caption, ""]
+    kept = path.read_text().partition(MARK)[2] if path.is_file() else ""
     write_whole(path, ("\n".join(lines) + MARK + kept).encode())
-
-
-MARK = "<!-- what follows is written by hand -->\n"
-
-
-def _markdown_table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    shown = [head, ("---",) * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown]

@@ -1,35 +1,71 @@
 """What the commands about one setup do: papers, train, certify, data, landscape, new."""
 
+import keyword
+import re
 import shlex
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shoal import cli, console
-from shoal.cli import Source, Start
+import shoal as sh
+from shoal import cli, console, figures
+from shoal.cli import Start
+from shoal.cli.template import TEMPLATE
 from shoal.diagnostics.data import data_report
-from shoal.disk.runs import load_run, require_folder, require_free, write_json, write_rows
+from shoal.disk import runs as disk
 from shoal.errors import InputError
 from shoal.jsons import dumps
 from shoal.lab.paper import Paper
-from shoal.lab.probes import probe_names, sentence
-from shoal.lab.run import Run, chosen_probes, train
+from shoal.lab.run import Run, chosen_probes
 from shoal.lab.setting import parse_assignments
 from shoal.lab.setup import Setup, paper_setup
-from shoal.lab.theorem import ANY_METHOD, Certificates, Theorem, certify, require_covered
-from shoal.papers import PAPERS, paper_of, split_target
+from shoal.lab.theorem import ANY_METHOD, Certificates, Theorem, require_covered
+from shoal.pages import drawing, page
+from shoal.papers import BUILT_IN, PAPERS, paper_of, split_target
 
-LARGEST_SEED = 2**31 - 1
+PROBES: dict[str, Any] = {"": None, "none": ()}
+"""What --probes says without names: the usual ones, or none."""
 CERTIFIED_STEPS = 200  # of `certify`, for papers that leave the number of steps open
 
 
-def print_json(value: Any) -> None:
-    """Print JSON, the only thing on standard output."""
-    print(dumps(value), end="")
+# --------------------------------------------------------------------- what all commands share
+
+
+def answer(value: Any, parts: Iterable[Any] = (), note: str = "", *, json: bool) -> None:
+    """End a command: the value as JSON, the only thing on standard output; or parts and a note."""
+    if json:
+        print(dumps(value), end="")
+        return
+    terminal = console.console()
+    for part in parts:
+        terminal.print(part)
+    if note:
+        console.note(note)
 
 
 def command_line() -> str:
     """The exact command that is running."""
     return shlex.join(["shoal", *cli.words])
+
+
+def write_page(
+    path: Path, title: str, lead: str, parts: list[page.Section], used: Iterable[Paper]
+) -> None:
+    """Render and write a page, whole or not at all."""
+    cited = [paper.citation() for paper in used]
+    text = page.render(title, lead, parts, command=command_line(), citations=cited)
+    disk.write_whole(path, text.encode())
+
+
+def write_figure(folder: Path, figure: figures.Figure, record: Any) -> None:
+    """Write a figure: a record as JSON, every number as Parquet, PNG and PDF."""
+    disk.write_json(folder / f"{figure.key}.json", record)
+    disk.write_rows(folder / f"{figure.key}.parquet", figures.rows(figure))
+    drawing.save(figure, folder)
+
+
+# ---------------------------------------------------------------------------- train and certify
 
 
 def seeds_of(text: str) -> tuple[int, ...]:
@@ -40,23 +76,17 @@ def seeds_of(text: str) -> tuple[int, ...]:
     """
     seeds: list[int] = []
     for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not _whole(first) or (dash and not _whole(last)):
-            msg = f"--seeds {text}: expected whole numbers such as 0,1,2 or 0-99."
-            raise InputError(msg)
-        low, high = int(first), int(last or first)
-        if not low <= high <= LARGEST_SEED or high - low >= 100_000:
+        found = re.fullmatch(r"(\d{1,11})(?:-(\d{1,11}))?", part.strip(), re.ASCII)
+        if found is None:
+            raise InputError(f"--seeds {text}: expected whole numbers such as 0,1,2 or 0-99.")
+        low, high = int(found[1]), int(found[2] or found[1])
+        if not low <= high < 2**31 or high - low >= 100_000:
             msg = f"--seeds {text}: {part} is not a range of at most 100000 seeds below 2**31."
             raise InputError(msg)
         seeds.extend(range(low, high + 1))
     if len(set(seeds)) < len(seeds):
-        msg = f"--seeds {text}: a seed is named twice."
-        raise InputError(msg)
+        raise InputError(f"--seeds {text}: a seed is named twice.")
     return tuple(seeds)
-
-
-def _whole(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 12
 
 
 def _setup(paper: Paper, start: Start, theorem: Theorem | None = None) -> Setup:
@@ -64,174 +94,133 @@ def _setup(paper: Paper, start: Start, theorem: Theorem | None = None) -> Setup:
     values: dict[str, Any] = dict(parse_assignments(start.set or []))
     if start.steps is not None:
         if "num_steps" in values:
-            msg = "--steps and --set num_steps=... say the same thing; use one of them."
-            raise InputError(msg)
+            raise InputError("--steps and --set num_steps=... say the same thing; use one of them.")
         values["num_steps"] = start.steps
     if theorem is not None:
         if paper.setting().num_steps is None:
             values.setdefault("num_steps", CERTIFIED_STEPS)
         if theorem.method != ANY_METHOD:
             known = (theorem.method,) if isinstance(theorem.method, str) else theorem.method
-            if values.setdefault("method", known[0]) not in known:
-                msg = f"method={values['method']}, but {theorem.key} is about {' or '.join(known)}."
+            if (method := values.setdefault("method", known[0])) not in known:
+                msg = f"method={method}, but {theorem.key} is about {' or '.join(known)}."
                 raise InputError(msg)
     return paper_setup(
-        paper,
-        values,
-        seeds=seeds_of(start.seeds),
-        data=start.data,
-        params=start.params,
-        precision=start.precision,
-    )
+        paper, values, seeds=seeds_of(start.seeds),
+        data=start.data, params=start.params, precision=start.precision,
+    )  # fmt: skip
 
 
-def execute(
-    setup: Setup, probes: Any, theorems: tuple[Theorem, ...], step: str | None = None
-) -> tuple[Run, tuple[Certificates, ...]]:
+def _execute(
+    setup: Setup, probes: Any, theorems: Iterable[Theorem], step: str | None = None
+) -> tuple[Run, list[Certificates]]:
     """Train with progress, and compare the run with theorems."""
     with console.progress(f"{setup.name}: training") as tell:
-        run = train(setup, step_size=step, probes=probes, progress=tell)
-    found = tuple(certify(run, theorem) for theorem in theorems)
+        run = sh.train(setup, step_size=step, probes=probes, progress=tell)
+    found = [sh.certify(run, theorem) for theorem in theorems]
     if (ended := run.final_states()) is not None:
         run.notes["ended"] = ended
     run.notes["command"] = command_line()
     return run, found
 
 
-def _save(run: Run, found: tuple[Certificates, ...], start: Start, out: Path | None) -> None:
-    if out is None:
-        return
-    for name, path in {"data_file": start.data, "params_file": start.params}.items():
-        run.notes.setdefault(name, str(path) if path else None)
-    run.save(out, found)
-    console.note(f"wrote {out}")
+def _save(run: Run, found: list[Certificates], start: Start, out: Path | None) -> None:
+    if out is not None:
+        for name, path in {"data_file": start.data, "params_file": start.params}.items():
+            run.notes.setdefault(name, str(path) if path else None)
+        run.save(out, found)
+        console.note(f"wrote {out}")
 
 
-def train_command(target: str, start: Start, out: Path | None, *, as_json: bool) -> None:
-    """``shoal train``."""
+def _setting_json(run: Run) -> dict[str, Any]:
+    steps: Any = run.step_size
+    if steps is not None and len(set(map(float, steps))) == 1:
+        steps = float(steps[0])
+    return run.setup.setting.asdict() | {"step_size": steps}
+
+
+def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
+    """``shoal train``: the run is compared with all theorems whose probes are recorded."""
     paper = paper_of(target)
     if out is not None:
-        require_free(out)
+        disk.require_free(out)
     setup = _setup(paper, start)
-    probes = chosen_probes(setup, _words(start.probes))
+    probes = chosen_probes(setup, PROBES.get(start.probes, start.probes))
     recorded = {name.partition("@")[0] for name in probes}
-    theorems = tuple(
+    theorems = [
         t
         for t in paper.all_theorems()
         if t.covers_method(setup.setting.method)
         and t.covers(setup.setting)
         and all(any(need == n or need.startswith(f"{n}_") for n in recorded) for need in t.needs)
-    )
-    run, found = execute(setup, probes or (), theorems)
+    ]
+    run, found = _execute(setup, probes or (), theorems)
     _save(run, found, start, out)
-    if as_json:
-        print_json(_summary(run, found, out))
-        return
-    terminal = console.console()
-    for part in console.run_parts(run, found):
-        terminal.print(part)
-    if out is None:
-        terminal.print("[dim]Nothing was saved; add --out DIR to keep the run.[/]")
-
-
-def _words(text: str) -> Any:
-    """The option --probes: nothing for the usual ones, ``none``, ``all``, or names."""
-    return {"": None, "none": (), "all": "all"}.get(text, text)
-
-
-def _summary(run: Run, found: tuple[Certificates, ...], out: Path | None) -> dict[str, Any]:
-    steps = run.step_size
-    return {
+    summary = {
         "paper": run.setup.name,
         "out": str(out) if out else None,
-        "setting": run.setup.setting.asdict() | {"step_size": _one_or_all(steps)},
+        "setting": _setting_json(run),
         "seeds": run.seeds,
         "first_risk": run.risk[:, 0],
         "last_risk": run.risk[:, -1],
         "verdicts": {c.theorem.key: c.verdicts for c in found},
-        **run.notes,
     }
+    hint = [] if out else ["[dim]Nothing was saved; add --out DIR to keep the run.[/]"]
+    answer(summary | run.notes, chain(console.run_parts(run, found), hint), json=json)
 
 
-def _one_or_all(steps: Any) -> Any:
-    return steps if steps is None or len(set(map(float, steps))) > 1 else float(steps[0])
-
-
-def certify_command(
-    name: str, start: Start, folder: Path | None, out: Path | None, *, as_json: bool
-) -> None:
-    """``shoal certify``."""
+def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json: bool) -> None:
+    """``shoal certify``: train and compare, or compare a run that is finished."""
     target, key = split_target(name)
     paper = paper_of(target)
     if not key:
         names = ", ".join(f"{target}.{t.key}" for t in paper.all_theorems())
-        msg = f"{name!r} names a paper; which theorem? There are: {names}."
-        raise InputError(msg)
+        raise InputError(f"{name!r} names a paper; which theorem? There are: {names}.")
     theorem = paper.theorem_of(key)
     if out is not None:
-        require_free(out)
-    if folder is not None:
+        disk.require_free(out)
+    if run is None:
+        setup = _setup(paper, start, theorem)
+        require_covered(setup, theorem)
+        probes = chosen_probes(setup, PROBES.get(start.probes, start.probes), theorem.probes)
+        made, (found,) = _execute(setup, probes, (theorem,), theorem.key)
+    else:
         if start != Start():
             msg = "--run certifies a finished run: leave out --set, --data, --params, --seeds, ..."
             raise InputError(msg)
-        run = load_run(folder)
-        if run.setup.name != paper.key:
-            msg = f"{str(folder)!r} is a run of {run.setup.name}, not of {paper.key}."
-            raise InputError(msg)
-        run.notes["step_size_source"] = f"the run in {folder}"
-        found = certify(run, theorem)
-    else:
-        setup = _setup(paper, start, theorem)
-        require_covered(setup, theorem)
-        probes = chosen_probes(setup, _words(start.probes), theorem.probes)
-        run, (found,) = execute(setup, probes, (theorem,), theorem.key)
-    _save(run, (found,), start, out)
-    if as_json:
-        setting = run.setup.setting.asdict() | {"step_size": _one_or_all(run.step_size)}
-        extra = {"setting": setting, "precision": run.setup.precision}
-        print_json(found.to_json() | extra | run.notes)
-        return
-    terminal = console.console()
-    for part in console.certificates_parts(found):
-        terminal.print(part)
+        made = disk.load_run(run)
+        if made.setup.name != paper.key:
+            raise InputError(f"{str(run)!r} is a run of {made.setup.name}, not of {paper.key}.")
+        made.notes["step_size_source"] = f"the run in {run}"
+        found = sh.certify(made, theorem)
+    _save(made, [found], start, out)
+    more = {"setting": _setting_json(made), "precision": made.setup.precision}
+    answer(found.to_json() | more | made.notes, console.certificates_parts(found), json=json)
 
 
-def papers_command(target: str, *, as_json: bool) -> None:
+# --------------------------------------------------------------------------- papers and their data
+
+
+def papers(target: str, *, json: bool) -> None:
     """``shoal papers``."""
     wanted = [paper_of(target)] if target else list(PAPERS.values())
-    if as_json:
-        print_json([_paper_json(paper) for paper in wanted])
-    elif target:
-        console.paper(wanted[0], target, _probe_sentences(wanted[0]))
+    if target:
+        parts = console.paper_parts(wanted[0], target)
     else:
-        for paper in wanted:
-            console.paper_summary(paper, paper.key)
-        console.console().print("[dim]shoal papers PAPER shows a paper's settings and probes.[/]")
-
-
-def _probe_sentences(paper: Paper) -> dict[str, str]:
-    """The probes of a paper's default setting, each with its sentence."""
-    setup = paper_setup(paper, {})
-    return {name: sentence(setup, name) for name in probe_names(setup)}
+        hint = "[dim]shoal papers PAPER shows a paper's settings and probes.[/]"
+        parts = chain(*(console.summary_parts(paper, paper.key) for paper in wanted), [hint])
+    answer([_paper_json(paper) for paper in wanted] if json else None, parts, json=json)
 
 
 def _paper_json(paper: Paper) -> dict[str, Any]:
+    def listed(items: Iterable[Any], *names: str) -> list[dict[str, Any]]:
+        return [{name: getattr(item, name) for name in names} for item in items]
+
     return {
-        "key": paper.key,
-        "title": paper.title,
-        "authors": paper.authors,
-        "year": paper.year,
-        "arxiv": paper.arxiv,
-        "about": paper.about,
-        "theorems": [
-            {"key": t.key, "statement": t.statement, "source": t.source, "method": t.method}
-            for t in paper.all_theorems()
-        ],
-        "claims": [
-            {"key": c.key, "statement": c.statement, "source": c.source} for c in paper.claims
-        ],
-        "figures": [{"key": f.key, "title": f.title, "source": f.source} for f in paper.figures],
-        "probes": _probe_sentences(paper),
+        **listed([paper], "key", "title", "authors", "year", "arxiv", "about")[0],
+        "theorems": listed(paper.all_theorems(), "key", "statement", "source", "method"),
+        "claims": listed(paper.claims, "key", "statement", "source"),
+        "figures": listed(paper.figures, "key", "title", "source"),
+        "probes": console.probes_of(paper),
         "default_probes": paper.setting.default_probes,
         "setting": paper.setting().asdict(),
         "settings": {
@@ -241,48 +230,44 @@ def _paper_json(paper: Paper) -> dict[str, Any]:
     }
 
 
-def data_command(target: str, source: Source, *, as_json: bool) -> None:
+def data(target: str, *, settings: list[str] | None, data: Path | None, json: bool) -> None:
     """``shoal data``."""
-    setup = _setup(paper_of(target), Start(set=source.set, data=source.data))
+    setup = _setup(paper_of(target), Start(set=settings, data=data))
     if not hasattr(setup.problem, "X"):
-        msg = f"{setup.name} has no sequences of tokens to measure."
-        raise InputError(msg)
-    report = data_report(setup.problem)
-    if as_json:
-        print_json(report)
-    else:
-        console.data(report)
+        raise InputError(f"{setup.name} has no sequences of tokens to measure.")
+    found = data_report(setup.problem)
+    answer(found, console.data_parts(found), json=json)
 
 
-def landscape_command(
-    folders: tuple[Path, ...], out: Path, options: dict[str, Any], paper: str, *, as_json: bool
-) -> None:
+def landscape(*folders: Path, out: Path, paper: str, json: bool, **options: Any) -> None:
     """``shoal landscape``."""
-    from shoal import figures
-    from shoal.cli.publishing import write_page
-    from shoal.landscapes import cell, landscape
-    from shoal.pages import drawing, page
-
     if paper:
         paper_of(paper)  # from now on its runs are known
-    runs = [load_run(folder) for folder in folders]
-    require_folder(out)
+    runs = [disk.load_run(folder) for folder in folders]
+    disk.require_folder(out)
     with console.progress("landscape") as tell:
-        found = landscape(*runs, names=tuple(map(str, folders)), progress=tell, **options)
+        found = sh.landscape(*runs, names=tuple(map(str, folders)), progress=tell, **options)
     about = {"directions": found.kind, "blocks": found.blocks, "sides": found.measures}
-    write_json(out / "landscape.json", found.figure)
-    write_json(out / "measures.json", about)
-    write_rows(out / "landscape.parquet", figures.rows(found.figure))
-    drawing.save(found.figure, out)
-    head = tuple(found.measures[0])
-    cells = tuple(tuple(cell(row[k]) for k in head) for row in found.measures)
-    table = ("in numbers", tuple(k.replace("_", " ") for k in head), cells)
-    parts = [page.figure_section(found.figure)._replace(tables=(table,))]
-    papers = list(dict.fromkeys(run.setup.paper for run in runs if run.setup.paper))
+    write_figure(out, found.figure, found.figure)
+    disk.write_json(out / "measures.json", about)
+    parts = [page.figure_section(found.figure)._replace(tables=(("in numbers", *found.table),))]
+    used = dict.fromkeys(run.setup.paper for run in runs if run.setup.paper)
     lead = f"Around the end of {' and '.join(map(str, folders))}."
-    write_page(out / "index.html", "Landscape", lead, parts, papers)
-    if as_json:
-        print_json({"out": str(out)} | about)
-        return
-    print(found)
-    console.note(f"wrote {out / 'index.html'}, landscape.png and landscape.pdf")
+    write_page(out / "index.html", "Landscape", lead, parts, used)
+    wrote = f"wrote {out / 'index.html'}, landscape.png and landscape.pdf"
+    answer({"out": str(out)} | about, found.parts(), wrote, json=json)
+
+
+def new_paper(name: str, *, out: Path | None, json: bool) -> None:
+    """``shoal new paper``."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise InputError(f"{name!r} is not a Python name; expected one such as doe2024.")
+    if name in BUILT_IN:
+        raise InputError(f"{name!r} is a built-in paper; choose another name.")
+    path = out or Path(f"{name}.py")
+    if path.exists():
+        raise InputError(f"{str(path)!r} exists already; choose another name or --out.")
+    disk.write_whole(path, TEMPLATE.replace("NAME", name).encode())
+    where = path if path.is_absolute() else f"./{path}"
+    note = f"wrote {path}; try: shoal certify {where}.theorem_1"
+    answer({"file": str(path)}, note=note, json=json)

@@ -1,5 +1,6 @@
 """``sweep``, ``ls``, ``show``, ``query`` and ``export``: many runs, and their table."""
 
+import contextlib
 import io
 import re
 import time
@@ -11,7 +12,7 @@ import polars as pl
 from rich.markup import escape
 
 from shoal import console, workers
-from shoal.cli.commands import command_line, print_json
+from shoal.cli.commands import answer, command_line
 from shoal.disk import sweeps as folders
 from shoal.disk.runs import write_whole
 from shoal.errors import InputError, nearest
@@ -24,35 +25,28 @@ LINES = 40  # Of a table.
 
 
 def sweep(
-    file: SweepFile, out: Path, *, dry_run: bool, retry: bool, scheduler: str | None, as_json: bool
+    file: SweepFile, out: Path, *, dry_run: bool, retry: bool, scheduler: str | None, json: bool
 ) -> None:
     """``shoal sweep``."""
     wanted = grid.make_sweep(file)
-    if dry_run:
-        _dry_run(wanted, out, as_json=as_json)
+    if not dry_run:
+        with folders.Writer(out) as writer:
+            _run_sweep(wanted, writer, scheduler, retry=retry, json=json)
         return
-    with folders.Writer(out) as writer:
-        _run_sweep(wanted, writer, scheduler, retry=retry, as_json=as_json)
-
-
-def _dry_run(wanted: grid.Sweep, out: Path, *, as_json: bool) -> None:
     cost = estimate(wanted, cores())
-    if as_json:
-        print_json(cost._asdict() | {"out": str(out)})
-        return
     varied = ", ".join(wanted.varied) or "only seeds vary"
-    console.console().print(
+    said = (
         f"{cost.runs} runs of {wanted.paper.key}: {len(wanted.settings)} settings ({varied}) with "
         f"{len(wanted.file.seeds)} seeds.\n"
         f"{cost.batches} batches of {cost.programs} programs, about {cost.flops:.2g} flops: "
         f"roughly {console.duration(cost.seconds)} on {cores()} cores and "
-        f"{cost.memory:.1f} GiB in all.",
-        markup=False,
+        f"{cost.memory:.1f} GiB in all."
     )
+    answer(cost._asdict() | {"out": str(out)}, [escape(said)], json=json)
 
 
 def _run_sweep(
-    wanted: grid.Sweep, writer: folders.Writer, scheduler: str | None, *, retry: bool, as_json: bool
+    wanted: grid.Sweep, writer: folders.Writer, scheduler: str | None, *, retry: bool, json: bool
 ) -> None:
     stored, total = _stored_keys(writer, retry=retry), wanted.file.num_runs
     keys = [wanted.key(number) for number in range(total)]
@@ -77,9 +71,9 @@ def _run_sweep(
         answers = cluster.spread(scheduler, tasks())
     try:
         with console.progress(f"{wanted.paper.key}: runs") as tell:
-            for answer in answers:
-                runs = batches[answer.task["batch"]].runs
-                cells = answer.value or [failure(answer.error or "no answer")] * len(runs)
+            for found in answers:
+                runs = batches[found.task["batch"]].runs
+                cells = found.value or [failure(found.error or "no answer")] * len(runs)
                 rows = [wanted.row(*run) for run in zip(runs, cells, strict=True)]
                 new = [row for row in rows if row["key"] not in stored]
                 writer.add(new)
@@ -97,7 +91,15 @@ def _run_sweep(
     if table is None:
         raise InputError(f"no run was finished; {_again()}.")
     table = table.filter(pl.col("key").is_in(keys))
-    _print_result(wanted.file, table, writer.folder, done - before, seconds, as_json=as_json)
+    counts = dict(table.group_by("status").len().sort("status").iter_rows())
+    about = {"out": str(writer.folder), "runs": len(table), "done_now": done - before}
+    statuses = ", ".join(f"{count} {status}" for status, count in counts.items())
+    parts = [_summary(table, wanted.file), escape(f"{len(table)} of {total} runs: {statuses}.")]
+    note = f"wrote {writer.folder}; look with shoal ls, show, query and export."
+    if done > before:
+        rate = f"{(done - before) / seconds:.3g} per second"
+        note = f"{done - before} runs in {console.duration(seconds)}, {rate}.\n{note}"
+    answer(about | {"seconds": seconds, "status": counts}, parts, note, json=json)
 
 
 def _stored_keys(writer: folders.Writer, *, retry: bool) -> set[str]:
@@ -115,29 +117,10 @@ def _again() -> str:
     return f"the same command continues: {command_line()}"
 
 
-def _print_result(
-    file: SweepFile, table: pl.DataFrame, out: Path, done: int, seconds: float, *, as_json: bool
-) -> None:
-    counts = dict(table.group_by("status").len().sort("status").iter_rows())
-    if as_json:
-        about = {"out": str(out), "runs": len(table), "done_now": done, "seconds": seconds}
-        print_json(about | {"status": counts})
-        return
-    terminal = console.console()
-    statuses = ", ".join(f"{count} {status}" for status, count in counts.items())
-    terminal.print(_summary(table, file))
-    terminal.print(f"{len(table)} of {file.num_runs} runs: {statuses}.", markup=False)
-    if done:
-        rate = f"{done / seconds:.3g} per second"
-        console.note(f"{done} runs in {console.duration(seconds)}, {rate}.")
-    console.note(f"wrote {out}; look with shoal ls, show, query and export.")
-
-
 def _summary(table: pl.DataFrame, file: SweepFile | None) -> Any:
     """Settings that vary, with the median of their seeds."""
-    theorems = [t for t in (file.theorems if file else ()) if t in table.columns]
-    names = [name for name in (file.names if file else ()) if name in table.columns]
-    varied = [name for name in names if table[name].n_unique() > 1]
+    theorems, names = (file.theorems, file.names) if file else ((), ())
+    varied = [name for name in names if name in table.columns and table[name].n_unique() > 1]
     for name in ("risk_last", "risk_first"):
         if name not in table.columns:  # every run failed
             table = table.with_columns(pl.lit(None, pl.Float64).alias(name))
@@ -145,7 +128,7 @@ def _summary(table: pl.DataFrame, file: SweepFile | None) -> Any:
         pl.len().alias("runs"),
         (pl.col("status") == "done").sum().alias("done"),
         (pl.col("risk_last") / pl.col("risk_first")).median().alias("risk over first"),
-        *((pl.col(t) == "holds").sum().alias(f"{t} holds") for t in theorems),
+        *((pl.col(t) == "holds").sum().alias(f"{t} holds") for t in theorems if t in table.columns),
     ]
     if not varied:
         return _shown(table.select(columns))
@@ -153,12 +136,9 @@ def _summary(table: pl.DataFrame, file: SweepFile | None) -> Any:
 
 
 def _shown(table: pl.DataFrame) -> Any:
-    rows = console.table(*table.columns)
-    for row in table.head(LINES).iter_rows():
-        rows.add_row(*(escape(_cell(value)) for value in row))
-    if len(table) > LINES:
-        rows.add_row(f"... {len(table) - LINES} more", *[""] * (len(table.columns) - 1))
-    return rows
+    rows = [[escape(_cell(value)) for value in row] for row in table.head(LINES).iter_rows()]
+    more = [[f"... {len(table) - LINES} more"]] if len(table) > LINES else []
+    return console.table(*table.columns, rows=rows + more)
 
 
 def _cell(value: Any) -> str:
@@ -174,27 +154,22 @@ def _cell(value: Any) -> str:
 # ---------------------------------------------------------------------------------------- looking
 
 
-def ls(path: Path, *, as_json: bool) -> None:
+def ls(path: Path, *, json: bool) -> None:
     """``shoal ls``: it needs no paper, and runs no file that the sweep names."""
-    table = folders.frame(path)
-    if as_json:
-        print_json([_present(row) for row in table.drop(folders.CURVES, strict=False).to_dicts()])
-        return
-    try:
+    table, file = folders.frame(path), None
+    with contextlib.suppress(InputError):  # the runs can be read all the same
         file = read(path / "sweep.toml")
-    except InputError:  # the runs can be read all the same
-        file = None
-    terminal = console.console()
-    terminal.print(_summary(table, file))
     total = file.num_runs if file else len(table)
-    terminal.print(f"{len(table)} of {total} runs in {path}.", markup=False)
+    parts = [_summary(table, file), escape(f"{len(table)} of {total} runs in {path}.")]
+    rows = table.drop(folders.CURVES, strict=False).to_dicts() if json else ()
+    answer([_present(row) for row in rows], parts, json=json)
 
 
 def _present(row: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in row.items() if v is not None}
 
 
-def show_run(path: Path, run: str, *, as_json: bool) -> None:
+def show_run(path: Path, run: str, *, json: bool) -> None:
     """``shoal show``: by number, or by the beginning of a key."""
     table = folders.frame(path)
     by_number = run.isdecimal() and len(run) < 12
@@ -204,24 +179,18 @@ def show_run(path: Path, run: str, *, as_json: bool) -> None:
         many = f"{len(matches)} runs have such a key" if len(matches) else "there is none"
         raise InputError(f"run {run!r}: {many}; numbers go from 0 to {len(table) - 1}.")
     row = _present(matches.to_dicts()[0])
-    if as_json:
-        print_json(row)
-        return
-    terminal = console.console()
-    rows = console.table("", f"run {row['number']}")
-    for name, value in row.items():
-        if name not in folders.CURVES:
-            rows.add_row(escape(name), escape(_cell(value)))
-    terminal.print(rows)
+    cells = [(escape(k), escape(_cell(v))) for k, v in row.items() if k not in folders.CURVES]
+    parts = [console.table("", f"run {row['number']}", rows=cells)]
     if "curve_risk" in row:
-        curve = console.table("step", "risk")
         points = list(zip(row["curve_step"], row["curve_risk"], strict=True))
-        for step, risk in points[:: max(1, len(points) // 12)]:
-            curve.add_row(str(step), _cell(risk))
-        terminal.print(curve)
+        some = points[:: max(1, len(points) // 12)]
+        parts.append(
+            console.table("step", "risk", rows=[(str(t), _cell(risk)) for t, risk in some])
+        )
+    answer(row, parts, json=json)
 
 
-def query(path: Path, sql: str, *, as_json: bool) -> None:
+def query(path: Path, sql: str, *, json: bool) -> None:
     """``shoal query``: SQL over the table ``runs``."""
     table = folders.frame(path)
     try:
@@ -232,13 +201,10 @@ def query(path: Path, sql: str, *, as_json: bool) -> None:
         missing = words[-1] if words and "column" in reason else ""
         hint = nearest(missing, table.columns) if missing else "the table is `runs`."
         raise InputError(f"{sql[:80]!r}: {reason}; {hint}") from None
-    if as_json:
-        print_json(rows.to_dicts())
-    else:
-        console.console().print(_shown(rows))
+    answer(rows.to_dicts() if json else None, [_shown(rows)], json=json)
 
 
-def export(path: Path, out: Path, *, as_json: bool) -> None:
+def export(path: Path, out: Path, *, json: bool) -> None:
     """``shoal export``."""
     table, content = folders.frame(path), io.BytesIO()
     if out.suffix == ".parquet":
@@ -251,7 +217,5 @@ def export(path: Path, out: Path, *, as_json: bool) -> None:
     else:
         raise InputError(f"{str(out)!r}: expected a name that ends in .csv or .parquet.")
     write_whole(out, content.getvalue())
-    if as_json:
-        print_json({"out": str(out), "rows": len(table)})
-    else:
-        console.note(f"wrote {len(table)} rows to {out}")
+    note = f"wrote {len(table)} rows to {out}"
+    answer({"out": str(out), "rows": len(table)}, note=note, json=json)

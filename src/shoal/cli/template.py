@@ -1,13 +1,4 @@
-"""``shoal new paper``: a paper to begin with, in one file that works."""
-
-import keyword
-from pathlib import Path
-
-from shoal import console
-from shoal.cli.commands import print_json
-from shoal.disk.runs import write_whole
-from shoal.errors import InputError
-from shoal.papers import BUILT_IN
+"""What ``shoal new paper`` writes: a paper to begin with, in one file that works."""
 
 TEMPLATE = r'''r"""NAME: what the paper is about, in one sentence.
 
@@ -84,23 +75,3 @@ PAPER.claim(
 )
 PAPER.figure("width", "Loss by width", by_width, ("risk", "distance"))
 '''
-
-
-def new_paper(name: str, out: Path | None, *, as_json: bool) -> None:
-    """Write the template under a name of the user's."""
-    if not name.isidentifier() or keyword.iskeyword(name):
-        msg = f"{name!r} is not a Python name; expected one such as doe2024."
-        raise InputError(msg)
-    if name in BUILT_IN:
-        msg = f"{name!r} is a built-in paper; choose another name."
-        raise InputError(msg)
-    path = Path(f"{name}.py") if out is None else out
-    if path.exists():
-        msg = f"{str(path)!r} exists already; choose another name or --out."
-        raise InputError(msg)
-    write_whole(path, TEMPLATE.replace("NAME", name).encode())
-    if as_json:
-        print_json({"file": str(path)})
-    else:
-        where = path if path.is_absolute() else f"./{path}"
-        console.note(f"wrote {path}; try: shoal certify {where}.theorem_1")

@@ -11,10 +11,9 @@ from rich.markup import escape
 
 from shoal import console
 from shoal.cli import publishing
-from shoal.cli.commands import print_json
+from shoal.cli.commands import answer, write_page
 from shoal.disk.runs import require_file
 from shoal.lab.ledger import ledger_json
-from shoal.lab.paper import Paper
 from shoal.lab.theorem import certify
 from shoal.lab.visit import Visit
 from shoal.pages import page, sections
@@ -28,68 +27,43 @@ CLAIMS = (
 )
 
 
-def tour(page_path: Path, *, as_json: bool) -> None:
+def tour(*, out: Path, json: bool) -> None:
     """Train, certify, test a few claims, and say what came out, here and on a page."""
-    require_file(page_path)
+    require_file(out)
     begun = time.perf_counter()
-    out = console.console()
-    visited = [paper for paper in PAPERS.values() if paper.visit is not None]
-    if not as_json:
-        names = ", ".join(paper.key for paper in visited)
-        out.print(f"[bold]shoal tour[/]: the laboratory on its papers, {names}.\n")
+    terminal = console.console()
+    terminal.quiet, say = json, terminal.print
+    visited = {paper: paper.visit for paper in PAPERS.values() if paper.visit is not None}
+    names = ", ".join(paper.key for paper in visited)
+    say(f"[bold]shoal tour[/]: the laboratory on its papers, {names}.\n")
     results: dict[str, Any] = {}
     stories: list[page.Section] = []
     details: list[page.Section] = []
-    for number, paper in enumerate(visited, 1):
-        visit: Visit = paper.visit()  # type: ignore[misc]
+    for number, (paper, make) in enumerate(visited.items(), 1):
+        visit: Visit = make()
         results[paper.key] = visit.rows
-        stories.append(_story(paper, visit))
-        details += _details(visit)
-        if not as_json:
-            _print(out, number, paper, visit)
+        text = f"{paper.key}: {visit.about} {visit.words}"
+        tables = (("runs", visit.head, tuple(visit.cells)),)
+        title = visit.title[:1].upper() + visit.title[1:]
+        stories.append(page.Section(title, text, visit.verdicts, tables, visit.panels))
+        for label, run, theorems in visit.runs:  # these are shown at length
+            found = [certify(run, theorem).to_json(curves=True) for theorem in theorems]
+            some = sections.run_sections(run, found)
+            details += [part._replace(title=f"{label}: {part.title}") for part in some]
+        say(f"[bold]{number}. {paper.key}: {escape(visit.title)}[/]")
+        say(console.table(*visit.head, rows=[map(console.coloured, row) for row in visit.cells]))
+        say(visit.words + "\n", markup=False)
     entries = publishing.ledger(publishing.wanted(CLAIMS), full=False)
     kept = ledger_json(entries)
-    results["claims"] = [{k: v for k, v in claim.items() if k != "panel"} for claim in kept]
-    if not as_json:
-        out.print(f"[bold]{len(visited) + 1}. Some claims[/] (shoal claims tests all of them)")
-        for entry in entries:
-            ruling = entry.evidence.ruling
-            said = f"{escape(entry.claim.statement)} {escape(entry.evidence.sentence)}"
-            out.print(f"  [{publishing.RULINGS[ruling]}]{ruling}[/]  {said}")
+    results["claims"] = publishing.without_panels(kept)
+    say(f"[bold]{len(visited) + 1}. Some claims[/] (shoal claims tests all of them)")
+    for entry in entries:
+        said = escape(f"{entry.claim.statement} {entry.evidence.sentence}")
+        say(f"  {console.coloured(entry.evidence.ruling)}  {said}")
     lead = "A visit to each paper: what it says, what was run, and what came out."
     parts = [*stories, sections.ledger_section(kept), *details]
-    publishing.write_page(page_path, "shoal tour", lead, parts, visited)
-    results["page"] = str(page_path)
-    results["seconds"] = round(time.perf_counter() - begun, 1)
-    if as_json:
-        print_json(results)
-    else:
-        out.print(f"\n{results['seconds']} s. All of it on one page: {page_path}", soft_wrap=True)
-        out.print("Next: shoal papers, shoal claims qin2025, shoal reproduce wu2023")
-
-
-def _print(out: Any, number: int, paper: Paper, visit: Visit) -> None:
-    out.print(f"[bold]{number}. {paper.key}: {escape(visit.title)}[/]")
-    table = console.table(*visit.head)
-    for row in visit.cells:
-        table.add_row(*(console.coloured(cell) for cell in row))
-    out.print(table)
-    out.print(visit.words + "\n", markup=False)
-
-
-def _story(paper: Paper, visit: Visit) -> page.Section:
-    text = f"{paper.key}: {visit.about} {visit.words}"
-    tables = (("runs", visit.head, tuple(visit.cells)),)
-    title = visit.title[:1].upper() + visit.title[1:]
-    return page.Section(title, text, verdicts=visit.verdicts, tables=tables, panels=visit.panels)
-
-
-def _details(visit: Visit) -> list[page.Section]:
-    """Runs that are shown at length."""
-    return [
-        section._replace(title=f"{title}: {section.title}")
-        for title, run, theorems in visit.runs
-        for section in sections.run_sections(
-            run, [certify(run, theorem).to_json(curves=True) for theorem in theorems]
-        )
-    ]
+    write_page(out, "shoal tour", lead, parts, visited)
+    seconds = round(time.perf_counter() - begun, 1)
+    say(f"\n{seconds} s. All of it on one page: {out}", soft_wrap=True)
+    say("Next: shoal papers, shoal claims qin2025, shoal reproduce wu2023")
+    answer(results | {"page": str(out), "seconds": seconds}, json=json)

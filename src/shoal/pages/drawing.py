@@ -21,17 +21,11 @@ def draw(figure: Figure) -> Any:
     import matplotlib.pyplot as plt
 
     rules: Any = {
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.alpha": 0.25,
-        "grid.linewidth": 0.5,
-        "axes.titlesize": 9,
-        "axes.titlelocation": "left",
-        "legend.frameon": False,
-        "pdf.fonttype": 42,
-    }
+        "font.size": 9, "legend.frameon": False, "pdf.fonttype": 42,
+        "axes.spines.top": False, "axes.spines.right": False,
+        "axes.titlesize": 9, "axes.titlelocation": "left",
+        "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.5,
+    }  # fmt: skip
     with plt.rc_context(rules):
         count = len(figure.panels)
         columns = min(count, 4)
@@ -42,13 +36,11 @@ def draw(figure: Figure) -> Any:
             axis.set_visible(False)
         images = [image.values.max() for panel in figure.panels for image in panel.images]
         for k, panel in enumerate(figure.panels):
-            axis = axes.flat[k]
             if panel.solid:
-                axis.remove()
-                axis = page.add_subplot(lines, columns, k + 1, projection="3d")
-                _solid(axis, panel)
-                continue
-            _panel(page, axis, panel, max(images, default=1.0))
+                axes.flat[k].remove()
+                _solid(page.add_subplot(lines, columns, k + 1, projection="3d"), panel)
+            else:
+                _panel(page, axes.flat[k], panel, max(images, default=1.0))
         page.suptitle(figure.title, fontsize=10, x=0.01, ha="left")
     return page
 
@@ -56,30 +48,23 @@ def draw(figure: Figure) -> Any:
 def _panel(page: Any, axis: Any, panel: Panel, darkest: float) -> None:
     from matplotlib.colors import BoundaryNorm
 
-    axis.set_title(textwrap.fill(panel.title, 40))
-    axis.set_xlabel(panel.x_label)
-    axis.set_ylabel(textwrap.fill(panel.y_label, 40))
-    if panel.surface is not None:
+    title, y_label = textwrap.fill(panel.title, 40), textwrap.fill(panel.y_label, 40)
+    axis.set(title=title, xlabel=panel.x_label, ylabel=y_label)
+    if (plane := panel.surface) is not None:
         axis.grid(visible=False)
-        plane = panel.surface
         levels = _levels(plane.values)
         even = BoundaryNorm(levels, 256)  # as many greys for the basin as for the walls
         shown = axis.contourf(plane.x, plane.y, plane.values, levels, cmap="Greys_r", norm=even)
         axis.contour(plane.x, plane.y, plane.values, levels=levels, colors="k", linewidths=0.3)
         page.colorbar(shown, ax=axis, shrink=0.8, format="%.3g")
     for k, curve in enumerate(panel.curves):
-        few = len(curve.x) <= 12
+        few = len(curve.x) <= 12 or panel.points
         colour = COLOURS[k % len(COLOURS)]
         axis.plot(
-            curve.x,
-            curve.y,
-            color=colour,
+            curve.x, curve.y, color=colour, label=curve.label, linewidth=1.4, markersize=4,
             linestyle="" if panel.points else STYLES[k % len(STYLES)],
-            marker=MARKERS[k % len(MARKERS)] if few or panel.points else None,
-            markersize=4,
-            linewidth=1.4,
-            label=curve.label,
-        )
+            marker=MARKERS[k % len(MARKERS)] if few else None,
+        )  # fmt: skip
         axis.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
     for image in panel.images[:1]:
         axis.grid(visible=False)
@@ -107,9 +92,7 @@ def _few_ticks(axis: Any, values: np.ndarray) -> None:
     for place in places[1:]:  # a tenth of the axis apart, so that labels do not overlap
         if np.log(place / chosen[-1]) > 0.1 * np.log(places[-1] / places[0]):
             chosen.append(place)
-    axis.set_ticks(
-        chosen, labels=[f"{place:.2g}" if place < 1 else f"{place:g}" for place in chosen]
-    )
+    axis.set_ticks(chosen, labels=[f"{x:.2g}" if x < 1 else f"{x:g}" for x in chosen])
     axis.set_minor_locator(NullLocator())
 
 
@@ -121,11 +104,8 @@ def _levels(values: np.ndarray) -> np.ndarray:
 
 
 def _solid(axis: Any, panel: Panel) -> None:
-    assert panel.surface is not None
-    plane = panel.surface
-    axis.set_title(panel.title)
-    axis.set_xlabel(panel.x_label)
-    axis.set_ylabel(panel.y_label)
+    plane: Any = panel.surface
+    axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     # a wall at the rim would flatten everything else: the highest tenth is cut
     top = np.nanquantile(np.where(np.isfinite(plane.values), plane.values, np.nan), 0.9)
     x, y = np.meshgrid(plane.x, plane.y)
@@ -137,13 +117,12 @@ def save(figure: Figure, folder: Path) -> list[Path]:
     """Write PNG and PDF."""
     import matplotlib.pyplot as plt
 
-    page = draw(figure)
-    paths = [folder / f"{figure.key}.png", folder / f"{figure.key}.pdf"]
-    for path, options in zip(
-        paths, ({"dpi": 160}, {"metadata": {"CreationDate": None}}), strict=True
-    ):
+    page, paths = draw(figure), []
+    options: dict[str, Any] = {"png": {"dpi": 160}, "pdf": {"metadata": {"CreationDate": None}}}
+    for end, more in options.items():
         buffer = io.BytesIO()
-        page.savefig(buffer, format=path.suffix[1:], **options)  # type: ignore[arg-type]
-        write_whole(path, buffer.getvalue())
+        page.savefig(buffer, format=end, **more)
+        paths.append(folder / f"{figure.key}.{end}")
+        write_whole(paths[-1], buffer.getvalue())
     plt.close(page)
     return paths

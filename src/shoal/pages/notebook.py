@@ -4,14 +4,11 @@ import html
 import inspect
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from shoal.certificates import readings, verdict
-from shoal.lab.visit import number, signed
-
-if TYPE_CHECKING:
-    from shoal.lab.run import Run
-    from shoal.lab.theorem import Certificates
+from shoal.lab.run import Run
+from shoal.lab.theorem import Certificates
+from shoal.lab.visit import number
+from shoal.pages.sections import theorem_section
 
 
 def math_html(text: str) -> str:
@@ -36,29 +33,22 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def certificates_html(found: "Certificates") -> str:
-    """A theorem compared with every seed."""
+def certificates_html(found: Certificates) -> str:
+    """A theorem compared with every seed; the tables are those of a page."""
     theorem = found.theorem
     first, *rest = inspect.cleandoc(theorem.certificate.__doc__ or "").split("\n\n")
     said = [first if "$" in first else theorem.statement, *(p for p in rest if "$" in p)]
     words = "</p><p>".join(math_html(" ".join(paragraph.split())) for paragraph in said)
     parts = [f"<p><b>{html.escape(theorem.key)}</b> {words}</p>"]
-    holds = {True: "yes", False: "no", None: "?"}
-    for seed, one in list(zip(found.run.seeds, found, strict=True))[:3]:
-        rows = [
-            (kind, r.name, number(r.lhs), number(r.rhs), signed(r.margin), holds[r.holds])
-            for kind, group in zip(("hypothesis", "conclusion"), readings(one), strict=True)
-            for r in group
-        ]
-        head = ("", "", "left side", "≤ right side", "margin", "holds")
-        parts.append(f"<p>seed {seed}: <b>{verdict(one)}</b></p>{_table(head, rows)}")
+    for title, head, rows in theorem_section(found.to_json()).tables:
+        parts.append(f"<p>{html.escape(title)}</p>{_table(head, rows)}")
     if len(found) > 3:
         counts = {v: found.verdicts.count(v) for v in dict.fromkeys(found.verdicts)}
         parts.append(f"<p>all {len(found)} seeds: {html.escape(str(counts))}</p>")
     return "".join(parts)
 
 
-def run_html(run: "Run") -> str:
+def run_html(run: Run) -> str:
     """What a training run did."""
     rows = [
         (str(seed), number(float(risk[0])), number(float(risk[-1])))

@@ -11,6 +11,9 @@ from shoal.disk.runs import versions
 from shoal.figures import Curve, Figure, Image, Panel, thinned
 from shoal.jsons import plain
 
+Table = tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]
+"""Caption, head and rows."""
+
 
 class Section(NamedTuple):
     """A part of the page; what is empty is left out."""
@@ -18,7 +21,7 @@ class Section(NamedTuple):
     title: str
     text: str = ""
     verdicts: tuple[tuple[str, str], ...] = ()  # what, verdict
-    tables: tuple[tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]], ...] = ()
+    tables: tuple[Table, ...] = ()
     panels: tuple[Panel, ...] = ()
     slides: tuple[tuple[str, tuple[Image, ...]], ...] = ()  # heat maps along the steps
     claims: tuple[dict[str, Any], ...] = ()
@@ -27,26 +30,13 @@ class Section(NamedTuple):
 
 def chart(panel: Panel) -> dict[str, Any]:
     """A panel as data for the page's script."""
-    return {
-        "title": panel.title,
-        "x": panel.x_label,
-        "y": panel.y_label,
-        "log_x": panel.log_x,
-        "log_y": panel.log_y,
-        "points": panel.points,
-        "curves": [_curve(c) for c in panel.curves],
-        "image": plain(np.asarray(panel.images[0].values)) if panel.images else None,
-        "surface": plain(panel.surface),
-        "solid": panel.solid,
-    }
-
-
-def _curve(curve: Curve) -> dict[str, Any]:
-    keep = thinned(len(curve.x), 600)  # more points than pixels help nobody
-    return {
-        "label": curve.label,
-        **{k: plain(np.asarray(getattr(curve, k))[keep]) for k in ("x", "y", "low", "high")},
-    }
+    curves = []
+    for curve in panel.curves:
+        keep = thinned(len(curve.x), 600)  # more points than pixels help nobody
+        curves.append(Curve(curve.label, *(np.asarray(line)[keep] for line in curve[1:])))
+    shown = panel._replace(curves=tuple(curves), images=())
+    image = panel.images[0].values if panel.images else None
+    return plain(shown._asdict() | {"x": panel.x_label, "y": panel.y_label, "image": image})
 
 
 def figure_section(figure: Figure) -> Section:
@@ -78,36 +68,21 @@ def render(
 
     def slide(item: tuple[str, tuple[Image, ...]]) -> dict[str, Any]:
         label, images = item
-        slides.append(
-            {
-                "title": label,
-                "labels": [image.label for image in images],
-                "values": [plain(np.asarray(image.values)) for image in images],
-            }
-        )
-        return {"index": len(slides) - 1, "last": len(images) - 1, "first": images[0].label}
+        labels, values = [i.label for i in images], [i.values for i in images]
+        slides.append(plain({"title": label, "labels": labels, "values": values}))
+        return {"index": len(slides) - 1, "last": len(images) - 1, "first": labels[0]}
 
     made = [
         section._asdict()
         | {
             "charts": [add(panel) for panel in section.panels],
             "slides": [slide(item) for item in section.slides],
-            "claims": [
-                claim | {"chart": add(claim["panel"]) if claim.get("panel") else None}
-                for claim in section.claims
-            ],
+            "claims": [c | {"chart": c.get("panel") and add(c["panel"])} for c in section.claims],
         }
         for section in sections
     ]
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return environment.from_string(source).render(
-        title=title,
-        lead=lead,
-        sections=made,
-        charts=charts,
-        slides=slides,
-        plotly=_plotly(),
-        command=command,
-        citations=citations,
-        versions=versions(),
-        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    )
+        title=title, lead=lead, sections=made, charts=charts, slides=slides, plotly=_plotly(),
+        command=command, citations=citations, versions=versions(), made=when,
+    )  # fmt: skip

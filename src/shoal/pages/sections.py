@@ -1,15 +1,18 @@
 """Runs, certificates, ledgers and figures as sections of a page."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shoal.figures import Figure, Image, Panel, band, panel_from_json, thinned
+from shoal.disk.runs import write_whole
+from shoal.errors import InputError
+from shoal.figures import Curve, Figure, Image, Panel, band, panel_from_json, thinned
 from shoal.lab import engine, visit
 from shoal.lab.run import Run
 from shoal.lab.theorem import Certificates
+from shoal.pages import page
 from shoal.pages.page import Section
 
 
@@ -27,18 +30,16 @@ def run_sections(run: Run, theorems: list[dict[str, Any]]) -> list[Section]:
         Section("Loss", panels=(loss_panel(run, theorems),)),
     ]
     if panels := probe_panels(run):
-        sections.append(
-            Section("Along training", "Median and quartiles over seeds.", panels=panels)
-        )
+        said = "Median and quartiles over seeds."
+        sections.append(Section("Along training", said, panels=panels))
     if "kernel_eigenvalues" in run.probes:
-        panel = _spectrum(run, run.probes["kernel_eigenvalues"])
-        sections.append(Section("Spectrum", panels=(panel,)))
+        sections.append(Section("Spectrum", panels=(_spectrum(run),)))
     if "attention" in run.probes:
         maps = np.asarray(run.probes["attention"])[0, :, 0]
         images = tuple(Image(f"step {run.step[k]}", maps[k]) for k in thinned(len(run.step), 41))
         slides = ((f"first sample, seed {run.seeds[0]}", images),)
         sections.append(Section("Attention", "Move the slider along training.", slides=slides))
-    sections += [_theorem_section(theorem) for theorem in theorems]
+    sections += [theorem_section(theorem) for theorem in theorems]
     setting = run.setup.setting.asdict().items()
     details = tuple((k, "auto" if v is None else str(v)) for k, v in setting)
     seeds = ", ".join(map(str, run.seeds[:20])) + (" ..." if len(run.seeds) > 20 else "")
@@ -62,40 +63,40 @@ def glance(theorems: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
 def certificate_sections(theorem: dict[str, Any]) -> list[Section]:
     """A certificate as ``shoal certify --json`` printed it."""
     setting = tuple((str(k), str(v)) for k, v in theorem.get("setting", {}).items())
-    parts = [Section("Verdicts at a glance", verdicts=glance([theorem])), _theorem_section(theorem)]
+    parts = [Section("Verdicts at a glance", verdicts=glance([theorem])), theorem_section(theorem)]
     return [*parts, Section("Setting", details=setting)] if setting else parts
+
+
+def _risk_panel(run: Run, title: str, label: str) -> Panel:
+    curve = band(label, run.step, run.risk - (run.best or 0.0), positive=True)
+    y_label = "risk" if run.best is None else "risk above its optimum"
+    return Panel(title, "step", y_label, (curve,), log_y=True)
 
 
 def loss_panel(run: Run, theorems: list[dict[str, Any]]) -> Panel:
     """Measured loss, the curves of theorems that apply, and the kernel's prediction."""
-    best = run.best or 0.0
-    curves = [band("measured", run.step, run.risk - best, positive=True)]
-    for theorem in theorems:
-        curves += _theorem_curves(run, theorem, best)
+    panel = _risk_panel(run, "loss, with bounds and predictions", "measured")
+    curves = [curve for theorem in theorems for curve in _theorem_curves(run, theorem)]
     if run.setup.setting.method == "gd" and not any("kernel" in c.label for c in curves):
         predicted = engine.kernel_predictions(run.setup, run.step)
         if predicted is not None:
-            curves.append(
-                band("predicted by the initial kernel", run.step, predicted, positive=True)
-            )
-    label = "risk" if run.best is None else "risk above its optimum"
-    return Panel("loss, with bounds and predictions", "step", label, tuple(curves), log_y=True)
+            label = "predicted by the initial kernel"
+            curves.append(band(label, run.step, predicted, positive=True))
+    return panel._replace(curves=(*panel.curves, *curves))
 
 
-def _theorem_curves(run: Run, theorem: dict[str, Any], best: float) -> list[Any]:
+def _theorem_curves(run: Run, theorem: dict[str, Any]) -> Iterator[Curve]:
     """A theorem's own curves, over the seeds to which it applies."""
-    lines: dict[str, list] = {}
+    lines: dict[str, list[dict[str, Any]]] = {}
     for result in theorem["results"]:
         if result["verdict"] != "not applicable":
             for name, curve in result.get("curves", {}).items():
-                at, y = np.asarray(curve["at"], int), np.asarray(curve["y"], float)
-                lines.setdefault(name, []).append((at, y - best))
-    curves = []
+                lines.setdefault(name, []).append(curve)
     for name, rows in lines.items():
         label = name if theorem["theorem"] == "kernel_regime" else f"{theorem['theorem']}: {name}"
-        values = np.stack([y for _, y in rows])
-        curves.append(band(label, run.step[rows[0][0]], values, positive=True))
-    return curves
+        values = np.stack([np.asarray(row["y"], float) for row in rows]) - (run.best or 0.0)
+        at = np.asarray(rows[0]["at"], int)
+        yield band(label, run.step[at], values, positive=True)
 
 
 def probe_panels(run: Run, names: Iterable[str] = ()) -> tuple[Panel, ...]:
@@ -117,17 +118,12 @@ def probe_panels(run: Run, names: Iterable[str] = ()) -> tuple[Panel, ...]:
 
 def run_figure(run: Run, names: tuple[str, ...] = ()) -> Figure:
     """The risk and some probes of a run as a figure."""
-    best = run.best or 0.0
-    loss = Panel(
-        "risk", "step", "risk" if run.best is None else "risk above its optimum",
-        (band("median and quartiles", run.step, run.risk - best, positive=True),), log_y=True,
-    )  # fmt: skip
-    title = f"{run.setup.name}, {len(run.seeds)} seed(s)"
-    return Figure("run", title, "", (loss, *probe_panels(run, names or run.parts)))
+    panels = _risk_panel(run, "risk", "median and quartiles"), *probe_panels(run, names)
+    return Figure("run", f"{run.setup.name}, {len(run.seeds)} seed(s)", "", panels)
 
 
-def _spectrum(run: Run, eigenvalues: Any) -> Panel:
-    values = np.asarray(eigenvalues)
+def _spectrum(run: Run) -> Panel:
+    values = np.asarray(run.probes["kernel_eigenvalues"])
     picked = np.unique(np.linspace(0, values.shape[-1] - 1, 6).astype(int))
     curves = tuple(
         band(f"eigenvalue {k + 1}", run.step, values[:, :, k], positive=True)
@@ -140,33 +136,27 @@ def _spectrum(run: Run, eigenvalues: Any) -> Panel:
 _HOLDS = {True: "yes", False: "no", None: "?"}
 
 
-def _proved(result: dict[str, Any]) -> str:
-    if result["verdict"] == "not applicable":
-        return "nothing proved"
-    return f"proved {number(result['predicted_rate'])}"
+def _cells(line: dict[str, Any]) -> tuple[str, ...]:
+    margin = "–" if line["margin"] is None else visit.signed(line["margin"])
+    return line["name"], number(line["lhs"]), number(line["rhs"]), margin, _HOLDS[line["holds"]]
 
 
-def _theorem_section(theorem: dict[str, Any]) -> Section:
+def _rate(result: dict[str, Any]) -> str:
+    nothing = result["verdict"] == "not applicable"
+    proved = "nothing proved" if nothing else f"proved {number(result['predicted_rate'])}"
+    return f"seed {result['seed']}: measured {number(result['measured_rate'])}, {proved}"
+
+
+def theorem_section(theorem: dict[str, Any]) -> Section:
+    """A theorem compared with some seeds: both sides of every inequality, and the rates."""
     tables = []
     for result in theorem["results"][:3]:
         for kind in ("hypotheses", "conclusions"):
-            rows = tuple(
-                (
-                    line["name"],
-                    number(line["lhs"]),
-                    number(line["rhs"]),
-                    visit.signed(line["margin"]) if line["margin"] is not None else "–",
-                    _HOLDS[line["holds"]],
-                )
-                for line in result[kind]
-            )
             head = (kind, "left side", "≤ right side", "margin", "holds")
+            rows = tuple(map(_cells, result[kind]))
             tables.append((f"seed {result['seed']}: {result['verdict']}", head, rows))
-    rates = "; ".join(
-        f"seed {r['seed']}: measured {number(r['measured_rate'])}, {_proved(r)}"
-        for r in theorem["results"][:3]
-        if r["predicted_rate"] is not None
-    )
+    results = [r for r in theorem["results"][:3] if r["predicted_rate"] is not None]
+    rates = "; ".join(map(_rate, results))
     statement = f"{theorem['statement']} " if theorem.get("statement") else ""
     source = f"Source: {theorem['source']}. " if "source" in theorem else ""
     text = statement + source + (f"Rate at which the risk is lost: {rates}." if rates else "")
@@ -188,28 +178,20 @@ def ledger_section(claims: list[dict[str, Any]]) -> Section:
 
 def report_page(results: Iterable[Any], out: Path, title: str = "") -> Path:
     """One page about runs and certificates; certificates of a run appear with it."""
-    from shoal.disk.runs import write_whole
-    from shoal.errors import InputError
-    from shoal.pages import page
-
     found = list(results)
     for item in found:
         if not isinstance(item, Run | Certificates | Figure):
             msg = f"cannot report on {type(item).__name__}: expected runs, certificates or figures."
             raise InputError(msg)
     certificates = [item for item in found if isinstance(item, Certificates)]
-    runs = dict.fromkeys(
-        [*(i for i in found if isinstance(i, Run)), *(c.run for c in certificates)]
-    )
+    runs = dict.fromkeys([i for i in found if isinstance(i, Run)] + [c.run for c in certificates])
     parts: list[Section] = []
     for run in runs:
-        about = [c.to_json(curves=True) for c in certificates if c.run is run]
-        parts += run_sections(run, about)
+        parts += run_sections(run, [c.to_json(curves=True) for c in certificates if c.run is run])
     parts += [page.figure_section(item) for item in found if isinstance(item, Figure)]
     papers = dict.fromkeys(run.setup.paper for run in runs if run.setup.paper)
-    text = page.render(
-        title or "A report of shoal", "", parts, command="sh.report(...)",
-        citations=[paper.citation() for paper in papers],
-    )  # fmt: skip
+    cited = [paper.citation() for paper in papers]
+    title = title or "A report of shoal"
+    text = page.render(title, "", parts, command="sh.report(...)", citations=cited)
     write_whole(out, text.encode())
     return out
