@@ -37,14 +37,10 @@ SMALL = {"num_samples": 3, "num_tokens": 4, "width": 32, "token_scale": 32**-0.5
 # ------------------------------------------------------------------------------------- untrained
 
 
+@functools.lru_cache(maxsize=256)
 def at_start(function: Callable, seeds: int, *extra: Any, **values: Any) -> Any:
     """A function of every seed's start; the same call is done only once in a process."""
-    return _at_start(function, seeds, extra, tuple(sorted(values.items())))
-
-
-@functools.lru_cache(maxsize=256)
-def _at_start(function: Callable, seeds: int, extra: tuple, values: tuple) -> Any:
-    return engine.per_start(fresh_setup(PAPER, dict(values), seeds=range(seeds)), function, *extra)
+    return engine.per_start(fresh_setup(PAPER, values, seeds=range(seeds)), function, *extra)
 
 
 def one_sequence(setup: Setup) -> dict[str, Array]:

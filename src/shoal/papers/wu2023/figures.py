@@ -187,8 +187,7 @@ def _row(found: Certificates) -> dict[str, Any]:
         "step_size": float(found.run.step_size[0]),
         **{name: float(one.constants[name]) for name in ("alpha", "c_5", "c_6")},
         "verdict": found.verdict,
-        "predicted_rate": float(one.predicted_rate),
-        "measured_rate": float(one.measured_rate),
+        **{name: float(getattr(one, name)) for name in ("predicted_rate", "measured_rate")},
     }
 
 
@@ -201,14 +200,11 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _digits_row(found: Certificates) -> dict[str, Any]:
     risk, steps = found.run.risk[0], int(found.run.step[-1])
-    return {
-        "num_steps": steps,
-        "first_risk": float(risk[0]),
-        "last_risk": float(risk[-1]),
-        "predicted_risk": float(risk[0] * (1 - float(found[0].predicted_rate)) ** steps),
-        "kernel_drift": float(np.max(found.run.probes["kernel_drift"])),
-        "verdict": found.verdict,
-    }
+    predicted = float(risk[0] * (1 - float(found[0].predicted_rate)) ** steps)
+    drift = float(np.max(found.run.probes["kernel_drift"]))
+    risks = {"first_risk": float(risk[0]), "last_risk": float(risk[-1])}
+    seen = {"predicted_risk": predicted, "kernel_drift": drift, "verdict": found.verdict}
+    return {"num_steps": steps} | risks | seen
 
 
 def _words(rows: list[dict[str, Any]], real: dict[str, Any]) -> str:
@@ -241,19 +237,14 @@ def visit() -> Visit:
         for row in rows
     ]
     return Visit(
-        title="how wide is wide enough? 3 sequences of 2 unit tokens",
-        rows=[*rows, digits_row],
-        head=HEAD,
-        cells=[_cells(row) for row in rows],
-        words=_words(rows, digits_row),
+        "how wide is wide enough? 3 sequences of 2 unit tokens",
+        [*rows, digits_row], HEAD, [_cells(row) for row in rows], _words(rows, digits_row),
         about="Gradient descent trains wide enough shallow encoders to zero loss, and how wide "
         "depends on how scores are scaled.",
         verdicts=(*verdicts, ("kernel_regime on digits", digits_row["verdict"])),
-        runs=(
-            (f"Theorem A at width {WIDTHS[-1]}", stops[-1].run, ("theorem_a",)),
-            ("Digits", real.run, ("kernel_regime",)),
-        ),
-    )
+        runs=((f"Theorem A at width {WIDTHS[-1]}", stops[-1].run, ("theorem_a",)),
+              ("Digits", real.run, ("kernel_regime",))),
+    )  # fmt: skip
 
 
 PAPER.visit = visit

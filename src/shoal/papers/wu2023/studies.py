@@ -132,11 +132,11 @@ HALF, ONE = ("p = 1/2", {"score_exponent": 0.5}), ("p = 1", {"score_exponent": 1
 LECUN, NTK = ("LeCun", {"init": "lecun"}), ("NTK", {"init": "ntk"})
 
 
-def ahead(one: tuple[str, Run], other: tuple[str, Run]) -> Measurement:
+def ahead(runs: dict[str, Run]) -> Measurement:
     """Decades by which one side is ahead, seed by seed; a side that diverged decides nothing."""
     with np.errstate(invalid="ignore"):
-        found = comparison(decades(one[1].risk), decades(other[1].risk))
-    return found | {f"curve {label}": run.risk for label, run in (one, other)}
+        found = comparison(*(decades(run.risk) for run in runs.values()))
+    return found | {f"curve {label}": run.risk for label, run in runs.items()}
 
 
 def versus(
@@ -149,18 +149,17 @@ def versus(
     ``step`` is "tuned", or "equal": the step that suits the favoured side. The negative control
     weakens the favoured side.
     """
+    one, two = favoured[0], other[0]
 
     def measure(plan: Plan) -> Measurement:
         shared = common | {"width": plan.grid[width]}
         mine, yours = shared | favoured[1], shared | other[1]
         chosen = steps_of(plan, **mine) if step == "equal" else step
-        sides = (mine | dict(plan.control), yours)
-        runs = [run_of(plan, step=chosen, **side) for side in sides]
-        return ahead((favoured[0], runs[0]), (other[0], runs[1]))
+        sides = {one: mine | dict(plan.control), two: yours}
+        return ahead({k: run_of(plan, step=chosen, **side) for k, side in sides.items()})
 
-    names = (favoured[0], other[0])
-    what = f"decades by which {names[0]} is ahead of {names[1]}"
-    claim(key, statement, measure, rules.between(low, high, what, *names, note=note), control)
+    what = f"decades by which {one} is ahead of {two}"
+    claim(key, statement, measure, rules.between(low, high, what, one, two, note=note), control)
 
 
 versus("scaling_large_width_equal_step",
@@ -238,8 +237,8 @@ def freezing(plan: Plan) -> Measurement:
 
     left = np.sqrt(sum(squares(name) for name in Weights._fields))
     left = left[:, :-1] / left[:, :1]
-    drawn = {"x": np.arange(1, 8) / 8, "y": left[:, 1:], "runs": np.asarray(len(left))}
-    return {"effect": left[:, 1]} | drawn
+    return {"effect": left[:, 1], "x": np.arange(1, 8) / 8, "y": left[:, 1:],
+            "runs": np.asarray(len(left))}  # fmt: skip
 
 
 def output_kernel_entry(setup: Setup) -> Any:
@@ -388,16 +387,14 @@ claim("quadratic_width_is_needed", "Quadratic width is tight: training needs it.
 
 def overlap(plan: Plan) -> Measurement:
     """Separate against strongly overlapping samples."""
-    shares = (0.0, plan.get("overlap", 0.95))
-    one, other = (run_of(plan, width=plan.grid[-1], overlap=q) for q in shares)
-    return ahead(("separate", one), ("overlapping", other))
+    shares = {"separate": 0.0, "overlapping": plan.get("overlap", 0.95)}
+    return ahead({k: run_of(plan, width=plan.grid[-1], overlap=q) for k, q in shares.items()})
 
 
 def lost_rank(plan: Plan) -> Measurement:
     """Share of the speed that is lost with a doubled token in every sequence."""
-    shapes = ("plain", plan.get("shape", "doubled_tokens"))
-    full, doubled = (run_of(plan, width=plan.grid[-1], shape=shape) for shape in shapes)
-    found = ahead(("full rank", full), ("doubled token", doubled))
+    shapes = {"full rank": "plain", "doubled token": plan.get("shape", "doubled_tokens")}
+    found = ahead({k: run_of(plan, width=plan.grid[-1], shape=s) for k, s in shapes.items()})
     return found | {"effect": 1 - found["other"] / found["one"]}
 
 
