@@ -132,7 +132,7 @@ def outputs(params: Weights, X: Float[Array, "n d"], form: Form) -> Float[Array,
     return H.ravel() @ params.W_U if form.output == "whole" else H @ params.W_U
 
 
-# ----------------------------------------------------------------------------- initialisations
+# ------------------------------------------------------------------- initial weights and tokens
 
 
 def gaussian(key: PRNGKeyArray, shape: tuple[int, ...], scale: Scalar) -> Array:
@@ -147,9 +147,6 @@ def orthogonal(key: PRNGKeyArray, shape: tuple[int, ...], scale: Scalar) -> Arra
     Q, R = jnp.linalg.qr(jax.random.normal(key, tall, float))
     Q = Q * jnp.sign(jnp.diagonal(R, axis1=-2, axis2=-1))[..., None, :]
     return scale * (Q if rows >= columns else jnp.swapaxes(Q, -1, -2))
-
-
-# --------------------------------------------------------------------------------------- tokens
 
 
 def tokens(

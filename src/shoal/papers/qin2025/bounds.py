@@ -15,8 +15,7 @@ from shoal.linalg import norm_fro, norm_op, sigma_min
 from shoal.papers.qin2025.blocks import BLOCKS, Form, Weights, layers
 from shoal.theory.descent import Ball, BallAt
 
-ROUNDING = 1e-12
-"""Singular values up to this share of the largest count as zero."""
+ROUNDING = 1e-12  # singular values up to this share of the largest count as zero
 
 
 class Start(NamedTuple):

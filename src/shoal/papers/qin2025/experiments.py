@@ -20,10 +20,8 @@ from shoal.papers.qin2025 import blocks
 from shoal.papers.qin2025.model import PAPER
 from shoal.theory import descent
 
-MOST = 1e16
-"""Condition numbers beyond this are rounding."""
-SHARES = np.geomspace(0.05, 10, 24)
-"""Steps that are tried, as shares of 2 / sharpness."""
+MOST = 1e16  # condition numbers beyond this are rounding
+SHARES = np.geomspace(0.05, 10, 24)  # steps that are tried, as shares of 2 / sharpness
 
 # what the experiments change in the default setting
 SEQUENCE = {"num_samples": 1, "dim": 64, "key_dim": 64, "width": 1, "out_dim": 1,

@@ -31,11 +31,6 @@ def _figure(key: str, title: str, quick: int = 5, **more: Any) -> Callable:
     return add
 
 
-def _columns(label: str, x: Any, samples: list[np.ndarray], **more: Any) -> Curve:
-    """A band through samples (one per seed) at each x."""
-    return band(label, np.asarray(x, float), np.stack(samples, axis=1), **more)
-
-
 @_figure("conditioning", "Conditioning of attention's output", 20)
 def conditioning(k: int) -> tuple:
     """Condition number with and without residual against everything that changes it."""
@@ -44,7 +39,7 @@ def conditioning(k: int) -> tuple:
 
     def panel(title: str, x_label: str, grid: tuple, settings: list[tuple]) -> Panel:
         found = [attention(k, *setting) for setting in settings]
-        curves = (_columns(label, grid, [f[f"condition_{kind}"] for f in found])
+        curves = (band(label, np.array(grid), np.transpose([f[f"condition_{kind}"] for f in found]))
                   for label, kind in kinds.items())  # fmt: skip
         return _loglog(title, x_label, "condition number", tuple(curves))
 
@@ -143,11 +138,11 @@ def layers(k: int) -> tuple:
         return np.maximum(at_start(experiments.sigma_jacobian, k, **values) ** 2, 1e-20)
 
     def panel(title: str, y_label: str, measure: Callable) -> Panel:
-        curves = tuple(
-            _columns(label, depths, [measure(num_layers=L, **v) for L in depths], positive=True)
-            for label, v in kinds.items()
-        )
-        return _loglog(title, "layers", y_label, curves)
+        curves = []
+        for label, values in kinds.items():
+            found = np.transpose([measure(num_layers=L, **values) for L in depths])
+            curves.append(band(label, np.array(depths), found, positive=True))
+        return _loglog(title, "layers", y_label, tuple(curves))
 
     return (
         f"Smooth leaky, 4 sequences of 6 tokens, dim 32, scale 0.5, {k} seeds.",
@@ -184,7 +179,7 @@ def certificate(k: int) -> tuple:
 
     def curve(mode: str, name: str, grid: tuple) -> Curve:
         found = [certified_reach(k, residual=mode, **{name: v})["relative"] for v in grid]
-        return _columns(NAMES[mode], grid, [np.maximum(top, 1e-20) for top in found])
+        return band(NAMES[mode], np.array(grid), np.maximum(np.transpose(found), 1e-20))
 
     by_scale = tuple(curve(mode, "scale_v", (0.05, 0.1, 0.3, 1.0)) for mode in NAMES)
     by_depth = tuple(curve(mode, "num_layers", (1, 2, 3)) for mode in ("both", "none"))

@@ -203,9 +203,7 @@ class Qin(Setting):
         """The attention output of every layer."""
         return jax.vmap(lambda x: blocks.layers(params, x, self.form).A, out_axes=1)(X)
 
-    def stacked_conditioning(
-        self, params: Weights, X: Float[Array, "N n d"]
-    ) -> dict[str, Float[Array, " L"]]:
+    def stacked_conditioning(self, params: Weights, X: Float[Array, "N n d"]) -> dict[str, Array]:
         """Conditioning of every layer's attention output, the matrix of the theorem."""
         A = self.attended(params, X)
         found = jax.lax.map(lambda a: conditioning(a.reshape(-1, a.shape[-1])), A)

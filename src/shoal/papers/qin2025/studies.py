@@ -22,14 +22,12 @@ from shoal.papers.qin2025.model import PAPER
 
 COMMON_STEP, SMALL_STEP, FROZEN_STEP = 0.01, 0.003, 1e-9
 """The last one is so small that nothing is learnt: for negative controls."""
-STEPS = tuple(np.geomspace(1e-3, 0.3, 11).tolist())
-"""Step sizes among which each side of a comparison has its best."""
+STEPS = tuple(np.geomspace(1e-3, 0.3, 11).tolist())  # among which each side has its best
 
 # ------------------------------------------------------------------------------- what is measured
 
 CURED = tuple((n, *s) for n in (8, 16, 32) for s in ((0.25, 0.1), (1.0, 0.5), (2.0, 1.0)))
-CORRELATED = ((16, 1.0, 0.5, 0.99),)
-"""Tokens, score scale, value scale and correlation."""
+CORRELATED = ((16, 1.0, 0.5, 0.99),)  # tokens, score scale, value scale and correlation
 
 
 def _cured(plan: Plan, settings: tuple) -> Measurement:
@@ -127,10 +125,8 @@ def _conservative(plan: Plan) -> Measurement:
 SUMMARY = "paper, as summarised (its abstract); the setting is ours"
 SEQUENCE = "one sequence of Gaussian tokens, dim and key dim 64, untrained"
 LAYERS = "4 sequences of 8 Gaussian tokens, dim 64, width 128, branches of scale 0.5, untrained"
-TRAINED = (
-    "4 sequences of 6 Gaussian tokens of scale 0.5, dim 32, width 64, smooth leaky activation, "
-    "random targets, float64"
-)
+TRAINED = ("4 sequences of 6 Gaussian tokens of scale 0.5, dim 32, width 64, smooth leaky "
+           "activation, random targets, float64")  # fmt: skip
 SMALL = "3 sequences of 4 tokens of variance 1/32, dim and width 32, scales 0.5 and 0.3, 1 layer"
 STEPPED = f"{TRAINED}; 500 steps of"
 KAPPA, LOSS = "orders of the condition number", "orders of the loss over its start"
@@ -138,8 +134,7 @@ LONGEST = "longest step that ends below the start, times sharpness / 2"
 
 _START, _DEEP = Plan(seeds=50, minutes=0.1), Plan(seeds=20, layers=4, minutes=0.1)
 _RUNS, _SHORT = Plan(seeds=5, steps=500), Plan(seeds=3, steps=50)
-_FROZEN = {"step": FROZEN_STEP}
-_NO_CURE = {"kind": "condition_without"}
+_FROZEN, _NO_CURE = {"step": FROZEN_STEP}, {"kind": "condition_without"}
 NONE, BOTH, SIDES = {"residual": "none"}, {"residual": "both"}, ("without", "with")
 
 

@@ -125,12 +125,12 @@ def data_assumption(full: bool) -> Figure:
         overlap = np.sort(np.asarray(pair_overlaps(X))[np.triu_indices(count, 1)])
         curves.append(band(label, overlap, 1 - np.arange(len(overlap)) / len(overlap)))
     words = ("overlap of two samples", "t", "share of pairs with overlap >= t")
-    panel = Panel(*words, tuple(curves), log_x=True, log_y=True)
+    panels = (Panel(*words, tuple(curves), log_x=True, log_y=True),)
     caption = (
         "The paper assumes that this falls like exp(-t^c), which depends on the scale of the data. "
         "It shows IMDb reviews, with an embedding that is not known."
     )
-    return Figure("data_assumption", "Dissimilarity of the samples", caption, (panel,))
+    return Figure("data_assumption", "Dissimilarity of the samples", caption, panels)
 
 
 @PAPER.figure("attention_maps", "Attention before and after training", source=OURS)

@@ -24,6 +24,7 @@ from shoal.trees import padded_chunks
 
 SOURCE = Path(__file__).with_suffix(".c")
 Answers = tuple[Float[Array, "m d"], Float[Array, " N"], Float[Array, "d d"]]
+Rows = tuple[Float[Array, "N m d"], Float[Array, "N m"], Float[Array, "N n d"]]
 
 
 def hidden_units(
@@ -85,9 +86,6 @@ def by_formula(
     zero = jnp.zeros_like(W), jnp.zeros((d, d), X.dtype)
     (P, R), e = jax.lax.scan(add, zero, chunks)
     return P, e.reshape(-1)[:N], R
-
-
-Rows = tuple[Float[Array, "N m d"], Float[Array, "N m"], Float[Array, "N n d"]]
 
 
 def hidden_rows(

@@ -207,10 +207,8 @@ def conserved_drift(params0: Weights, step_ratios: dict) -> Callable[[Params], d
         M = jnp.concatenate([params.W_Q, params.W_K, params0.W_Q, params0.W_K], axis=1)
         R = jnp.linalg.qr(M, mode="r")
         change = (R * jnp.repeat(signs, params0.W_Q.shape[1])[None]) @ R.T
-        return {
-            "query_key": jnp.linalg.norm(change),
-            "value_output": jnp.linalg.norm(per_unit(params) - per_unit(params0)),
-        }
+        moved = per_unit(params) - per_unit(params0)
+        return {"query_key": jnp.linalg.norm(change), "value_output": jnp.linalg.norm(moved)}
 
     return probe
 

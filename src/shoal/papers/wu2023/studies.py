@@ -28,12 +28,9 @@ from shoal.papers.wu2023.theorems import flow_is_certified
 
 QUICK = Plan(grid=(32, 128, 512))
 FULL = Plan(seeds=10, samples=100, tokens=10, dim=100, grid=(10, 100, 1000, 4000), steps=400)
-SETTING = (
-    "our setting (the paper's dimensions are not known), one data set: intervals cover the draw of "
-    "the weights, not of the data"
-)
-CRIPPLED = {"train": "W_Q"}
-"""A model that cannot fit: only the query weights move."""
+SETTING = ("our setting (the paper's dimensions are not known), one data set: intervals cover the "
+           "draw of the weights, not of the data")  # fmt: skip
+CRIPPLED = {"train": "W_Q"}  # a model that cannot fit: only the query weights move
 
 
 def sizes(plan: Plan) -> dict[str, Any]:
@@ -94,9 +91,9 @@ claim("linear_convergence", "A wide network converges linearly to zero loss.", l
       {"shape": "twins"})  # fmt: skip
 
 
-def curve(x: Any, columns: list[np.ndarray], **more: Any) -> Measurement:
+def curve(x: Any, columns: list[np.ndarray]) -> Measurement:
     """Numbers of every seed against a setting, one column for each of its values."""
-    return {"x": np.asarray(x, float), "y": np.stack(columns, axis=1)} | more
+    return {"x": np.asarray(x, float), "y": np.stack(columns, axis=1)}
 
 
 def speed_by_width(plan: Plan, equal: bool) -> Measurement:
@@ -261,7 +258,6 @@ def query_key_share(setup: Setup) -> Any:
     return (traces["W_Q"] + traces["W_K"]) / sum(traces.values())
 
 
-EXPONENTS = (0.5, 0.75, 1.0)  # below 1/2 attention sharpens with the width, and no limit exists
 CONSTANT = 0.3  # exponents within this of zero
 
 
@@ -272,7 +268,7 @@ def share_by_width(plan: Plan) -> Measurement:
     """
     widths = np.array([8.0 * w for w in plan.grid])  # the power law is that of large widths
     scaled = {}
-    for p in EXPONENTS:
+    for p in (0.5, 0.75, 1.0):  # below 1/2 attention sharpens with the width: no limit exists
         q = p + plan.get("more", 0.0)
         shares = [at_start(plan, query_key_share, width=int(w), score_exponent=q) for w in widths]
         scaled[p] = np.stack(shares, axis=1) * widths ** (2 * p)
@@ -281,8 +277,8 @@ def share_by_width(plan: Plan) -> Measurement:
         _, low, high = rules.mean_interval(exponents(widths, scaled[p]))
         return max(low - CONSTANT, -CONSTANT - high, 0.0), max(abs(low), abs(high))
 
-    worst = scaled[max(EXPONENTS, key=misfit)]
-    return {"x": widths, "y": worst, "runs": np.asarray(len(EXPONENTS) * worst.size)}
+    worst = scaled[max(scaled, key=misfit)]
+    return {"x": widths, "y": worst, "runs": np.asarray(len(scaled) * worst.size)}
 
 
 claim("kernel_moves_less", "The tangent kernel moves less in wider networks.", kernel_movement,
@@ -353,20 +349,18 @@ def certified_width(plan: Plan) -> Measurement:
     return made | {"premise": np.asarray(decided)}
 
 
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
-
-
 def training_width(plan: Plan) -> Measurement:
     """Smallest width that reaches a thousandth of the initial risk, by number of samples."""
-    counts, target = (4, 8, 16, 32), 10.0 ** -plan.get("target", 3.0)
-    smallest = np.full((plan.seeds, len(counts)), 2.0 * WIDTHS[-1])
+    counts, widths = (4, 8, 16, 32), (1, 2, 3, 4, 6, 8, 12, 16)
+    target = 10.0 ** -plan.get("target", 3.0)
+    smallest = np.full((plan.seeds, len(counts)), 2.0 * widths[-1])
     for i, N in enumerate(counts):
         longer = plan._replace(samples=N, steps=4 * plan.steps)
-        for width in reversed(WIDTHS):
-            run = run_of(longer, width=WIDTHS[-1], active=width, every=longer.steps // 10)
+        for width in reversed(widths):
+            run = run_of(longer, width=widths[-1], active=width, every=longer.steps // 10)
             reached = np.nanmin(run.risk / run.risk[:, :1], axis=1) <= target
             smallest[reached, i] = width
-    runs = np.asarray(smallest.size * len(WIDTHS))
+    runs = np.asarray(smallest.size * len(widths))
     return {"x": np.array(counts, float), "y": smallest, "runs": runs}
 
 

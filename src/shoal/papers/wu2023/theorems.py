@@ -30,10 +30,8 @@ from shoal.training import Trajectory
 
 Numbers = dict[str, Float[Array, ""]]
 
-SAFETY = 1 - 4 * RTOL
-"""Factor of the largest allowed step, so that float64 can decide that it is allowed."""
-FAILURE = 0.01
-"""Probability with which theorem C may be wrong about weights drawn at random."""
+SAFETY = 1 - 4 * RTOL  # of the largest allowed step, so that float64 can decide that it is allowed
+FAILURE = 0.01  # probability with which theorem C may be wrong about weights drawn at random
 RECORDED = ("movement", "feature_sigma_min", "feature_norm")
 SOURCE = "ours, after the route of Wu et al. (2023), Theorem 1; proof in docs/theory/wu2023.md"
 
