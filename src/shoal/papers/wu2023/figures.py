@@ -60,9 +60,9 @@ def _by_width(full: bool, exponent: float, key: str) -> Figure:
 
 
 # the paper's main experiment, and the same in its appendix
-for _key, _words, _p in (("loss_by_width", "1/2", 0.5), ("loss_by_width_uniform", "1", 1.0)):
+for _key, _name, _p in (("loss_by_width", "1/2", 0.5), ("loss_by_width_uniform", "1", 1.0)):
     _make = partial(_by_width, exponent=_p, key=_key)
-    PAPER.figure(_key, f"Training by width, p = {_words}", source=SUMMARY)(_make)
+    PAPER.figure(_key, f"Training by width, p = {_name}", source=SUMMARY)(_make)
 
 
 @PAPER.figure("scaling", "Scaling of the scores", source=SUMMARY)

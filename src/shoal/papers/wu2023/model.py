@@ -339,7 +339,7 @@ class Wu(Setting):
             known = ", ".join(table)
             raise InputError(f"init={self.init} has no independent entries; choose from {known}.")
         hidden, output = table[self.init]
-        return Weights(hidden, hidden, hidden, output)  # type: ignore[arg-type]
+        return Weights(hidden, hidden, hidden, output)
 
     def params(self) -> Any:
         """Shapes of the parameters."""
@@ -395,8 +395,9 @@ class Wu(Setting):
 
     def probes(self, setup: Setup) -> dict[str, Any]:
         """What attention, hidden units and features do."""
-        X, known = setup.inputs, {"scales": self.scales()}
-        attend, hidden, seen = (partial(f, **known) for f in (attention, preactivation, features))
+        X, scales = setup.inputs, self.scales()
+        functions: tuple[Callable, ...] = (attention, preactivation, features)
+        attend, hidden, seen = (partial(f, scales=scales) for f in functions)
         return {
             "attention_entropy": layers.attention_entropy(attend, X),
             "attention_from_uniform": layers.attention_from_uniform(attend, X),
