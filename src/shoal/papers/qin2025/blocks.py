@@ -16,10 +16,7 @@ import jax.numpy as jnp
 
 from shoal import linalg
 from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray, Scalar
-from shoal.attention import softmax
-
-MASKED_SCORE = -1e9
-"""Score of a token that must not be seen."""
+from shoal.attention import MASKED_SCORE, softmax
 
 UNROLL_FROM = 2**11
 """Tokens times hidden units from which on the loop over the blocks is unrolled."""
@@ -50,10 +47,8 @@ def activation(name: str, slope: Scalar) -> Activation:
     return {
         "relu": Activation(jax.nn.relu, 0.0, kink),
         "leaky": Activation(lambda x: jnp.where(x > 0, x, slope * x), slope, kink),
-        # phi''(0) and phi'(sqrt 2), rounded up
-        "gelu": Activation(
-            lambda x: jax.nn.gelu(x, approximate=False), 0.0, 0.7978845609, 1.1289041452
-        ),
+        # not approximated; phi''(0) and phi'(sqrt 2), rounded up
+        "gelu": Activation(lambda x: jax.nn.gelu(x, False), 0.0, 0.7978845609, 1.1289041452),
     }[name]
 
 
@@ -137,7 +132,7 @@ def outputs(params: Weights, X: Float[Array, "n d"], form: Form) -> Float[Array,
     return H.ravel() @ params.W_U if form.output == "whole" else H @ params.W_U
 
 
-# ----------------------------------------------------------------------------- initialisations
+# ------------------------------------------------------------------- initial weights and tokens
 
 
 def gaussian(key: PRNGKeyArray, shape: tuple[int, ...], scale: Scalar) -> Array:
@@ -152,9 +147,6 @@ def orthogonal(key: PRNGKeyArray, shape: tuple[int, ...], scale: Scalar) -> Arra
     Q, R = jnp.linalg.qr(jax.random.normal(key, tall, float))
     Q = Q * jnp.sign(jnp.diagonal(R, axis1=-2, axis2=-1))[..., None, :]
     return scale * (Q if rows >= columns else jnp.swapaxes(Q, -1, -2))
-
-
-# --------------------------------------------------------------------------------------- tokens
 
 
 def tokens(
@@ -189,9 +181,7 @@ def conditioning(A: Float[Array, "rows d"]) -> dict[str, Float[Array, ""]]:
     sigma = linalg.singular_values(A)
     low = linalg.sigma_min(A, sigma=sigma)
     rounding = float(jnp.finfo(A.dtype).eps) * max(A.shape) * sigma[0]
-    return {
-        "sigma_min": low,
-        "sigma_max": sigma[0],
+    return {"sigma_min": low, "sigma_max": sigma[0]} | {
         "condition": jnp.where(low > rounding, sigma[0] / jnp.where(low > 0, low, 1), jnp.inf),
         "rank": jnp.sum(sigma > rounding) * 1.0,
         "stable_rank": jnp.sum(sigma**2) / sigma[0] ** 2,

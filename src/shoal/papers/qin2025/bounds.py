@@ -15,8 +15,7 @@ from shoal.linalg import norm_fro, norm_op, sigma_min
 from shoal.papers.qin2025.blocks import BLOCKS, Form, Weights, layers
 from shoal.theory.descent import Ball, BallAt
 
-ROUNDING = 1e-12
-"""Singular values up to this share of the largest count as zero."""
+ROUNDING = 1e-12  # singular values up to this share of the largest count as zero
 
 
 class Start(NamedTuple):
@@ -52,10 +51,10 @@ def _operator(stack: Float[Array, "*lead rows columns"]) -> Float[Array, "*lead"
 def measure(params: Weights, X: Float[Array, "N n d"], form: Form) -> Start:
     """Measure the start."""
     found = jax.vmap(lambda x: layers(params, x, form))(X)  # samples, depth, tokens, features
-    A, Phi, H = (part[:, -1] for part in (found.A, found.Phi, found.H))
+    parts = {name: getattr(found, name) for name in ("A", "Phi", "H")}
+    _, Phi, H = (part[:, -1] for part in parts.values())
     W_2, W_U = params.W_2[-1], params.W_U
-    stacked = {"A": A, "Phi": Phi, "H": H}
-    stacked = {name: part.reshape(-1, part.shape[2]) for name, part in stacked.items()}
+    stacked = {name: part[:, -1].reshape(-1, part.shape[3]) for name, part in parts.items()}
     if form.output == "mean":
         stacked |= {"Phi": jnp.mean(Phi, axis=1), "H": jnp.mean(H, axis=1)}
         stacked["A"] = stacked["A"] / X.shape[1] ** 0.5
@@ -72,13 +71,9 @@ def measure(params: Weights, X: Float[Array, "N n d"], form: Form) -> Start:
         u=norm_op(W_U),
         w_2=norm_op(W_2),
         x=_operator(X),
-        A=_operator(found.A).T,
-        Phi=_operator(found.Phi).T,
-        H=_operator(found.H).T,
+        **{name: _operator(part).T for name, part in parts.items()},
         H_all=norm_op(stacked["H"]),
-        sigma_H=sigma_min(stacked["H"], ROUNDING),
-        sigma_Phi=sigma_min(stacked["Phi"], ROUNDING),
-        sigma_A=sigma_min(stacked["A"], ROUNDING),
+        **{f"sigma_{name}": sigma_min(part, ROUNDING) for name, part in stacked.items()},
         sigma_U=sigma_min(W_U.T, ROUNDING),
         sigma_2U=sigma_min(through.T, ROUNDING),
     )
@@ -167,12 +162,10 @@ def ball_at(
         last = recursion(start, radius, sharp=sharp)
         h1, h2 = start.pooled * norm_fro(last.h1), start.pooled * norm_fro(last.h2)
         u, H = start.u + radius, start.H_all + h1 * radius
+        beta, lipschitz = h1 * u + H, h2 * u + 2 * h1
         if sharp:
             beta = jnp.sqrt((h1 * u) ** 2 + H**2)
             lipschitz = (h2 * u + jnp.sqrt((h2 * u) ** 2 + 4 * h1**2)) / 2
-        else:
-            beta = h1 * u + H
-            lipschitz = h2 * u + 2 * h1
         by_layers = routes(start, radius, last).together()
         by_kernel = jnp.maximum(sigma_J - lipschitz * radius, 0.0)
         best = jnp.maximum(by_layers, by_kernel)

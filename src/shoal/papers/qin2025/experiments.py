@@ -20,10 +20,8 @@ from shoal.papers.qin2025 import blocks
 from shoal.papers.qin2025.model import PAPER
 from shoal.theory import descent
 
-MOST = 1e16
-"""Condition numbers beyond this are rounding."""
-SHARES = np.geomspace(0.05, 10, 24)
-"""Steps that are tried, as shares of 2 / sharpness."""
+MOST = 1e16  # condition numbers beyond this are rounding
+SHARES = np.geomspace(0.05, 10, 24)  # steps that are tried, as shares of 2 / sharpness
 
 # what the experiments change in the default setting
 SEQUENCE = {"num_samples": 1, "dim": 64, "key_dim": 64, "width": 1, "out_dim": 1,
@@ -37,14 +35,10 @@ SMALL = {"num_samples": 3, "num_tokens": 4, "width": 32, "token_scale": 32**-0.5
 # ------------------------------------------------------------------------------------- untrained
 
 
+@functools.lru_cache(maxsize=256)
 def at_start(function: Callable, seeds: int, *extra: Any, **values: Any) -> Any:
     """A function of every seed's start; the same call is done only once in a process."""
-    return _at_start(function, seeds, extra, tuple(sorted(values.items())))
-
-
-@functools.lru_cache(maxsize=256)
-def _at_start(function: Callable, seeds: int, extra: tuple, values: tuple) -> Any:
-    return engine.per_start(fresh_setup(PAPER, dict(values), seeds=range(seeds)), function, *extra)
+    return engine.per_start(fresh_setup(PAPER, values, seeds=range(seeds)), function, *extra)
 
 
 def one_sequence(setup: Setup) -> dict[str, Array]:

@@ -1,6 +1,7 @@
 """Figures of what the paper says. Its own settings are not known to us: all of these are ours."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from shoal.papers.qin2025.studies import COMMON_STEP, SMALL_STEP, STEPS
 
 NAMES = {"both": "both residuals", "attention": "attention's only",
          "feed_forward": "feed-forward's only", "none": "none"}  # fmt: skip
+_loglog = partial(Panel, log_x=True, log_y=True)
 
 
 def _figure(key: str, title: str, quick: int = 5, **more: Any) -> Callable:
@@ -29,11 +31,6 @@ def _figure(key: str, title: str, quick: int = 5, **more: Any) -> Callable:
     return add
 
 
-def _columns(label: str, x: Any, samples: list[np.ndarray], **more: Any) -> Curve:
-    """A band through samples (one per seed) at each x."""
-    return band(label, np.asarray(x, float), np.stack(samples, axis=1), **more)
-
-
 @_figure("conditioning", "Conditioning of attention's output", 20)
 def conditioning(k: int) -> tuple:
     """Condition number with and without residual against everything that changes it."""
@@ -42,11 +39,9 @@ def conditioning(k: int) -> tuple:
 
     def panel(title: str, x_label: str, grid: tuple, settings: list[tuple]) -> Panel:
         found = [attention(k, *setting) for setting in settings]
-        curves = tuple(
-            _columns(label, grid, [f[f"condition_{kind}"] for f in found])
-            for label, kind in kinds.items()
-        )
-        return Panel(title, x_label, "condition number", curves, log_x=True, log_y=True)
+        curves = (band(label, np.array(grid), np.transpose([f[f"condition_{kind}"] for f in found]))
+                  for label, kind in kinds.items())  # fmt: skip
+        return _loglog(title, x_label, "condition number", tuple(curves))
 
     lengths, distances = (4, 8, 16, 32, 48), (1.0, 0.5, 0.1, 0.01, 0.001)
     scores, values = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0), (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
@@ -87,16 +82,14 @@ def training(k: int) -> tuple:
     def panel(title: str, **values: Any) -> Panel:
         runs = {m: fresh_run(k, COMMON_STEP, residual=m, every=10, **values) for m in NAMES}
         curves = (band(NAMES[m], r.step, r.risk / r.risk[:, :1]) for m, r in runs.items())
-        return Panel(
-            f"{title}, step 0.01", "step", "loss over its start", tuple(curves), log_y=True
-        )
+        return Panel(title, "step", "loss over its start", tuple(curves), log_y=True)
 
     return (
         f"One layer, 4 sequences of 6 tokens, dim 32, width 64, random targets, {k} seeds (data "
         "and weights).",
-        panel("smooth leaky"),
-        panel("ReLU", activation="relu"),
-        panel("causal", causal=True),
+        panel("smooth leaky, step 0.01"),
+        panel("ReLU, step 0.01", activation="relu"),
+        panel("causal, step 0.01", causal=True),
     )
 
 
@@ -107,7 +100,7 @@ def steps(k: int) -> tuple:
     lines = tuple(band(NAMES[m], np.array(STEPS), left) for m, left in found.items())
     return (
         f"One layer, smooth leaky, {k} seeds; steps where half diverge are missing.",
-        Panel("loss after 500 steps", "step size", "over its start", lines, log_x=True, log_y=True),
+        _loglog("loss after 500 steps", "step size", "over its start", lines),
     )
 
 
@@ -116,20 +109,20 @@ def rate(k: int) -> tuple:
     """Loss against what the smallest eigenvalue predicts, and the rate by condition number."""
     run = fresh_run(k, COMMON_STEP, ("kernel_lambda_min@800",), num_steps=800, every=10)
     factor = 1 - COMMON_STEP * run.probes["kernel_lambda_min"][:, -1:]
+    predicted = run.risk[:, -1:] * factor ** (2 * (run.step[None] - 800))
     lines = (
         band("measured", run.step, run.risk),
-        band("(1 - step lambda_min)^2 per step", run.step,
-             run.risk[:, -1:] * factor ** (2 * (run.step[None] - 800))),
-    )  # fmt: skip
+        band("(1 - step lambda_min)^2 per step", run.step, predicted),
+    )
     x = np.array([2.0, 4.0, 8.0, 16.0, 32.0])
     found = experiments.rates(k, None, 1000, tuple(x.tolist()))
     guide = np.median(found[:, 0]) * (x / x[0]) ** -2.0
-    curves = (band("measured", x, found, positive=True), band("power -2", x, guide[None]))
-    title, x_label = "rate and conditioning", "condition number of the tokens"
+    curves = (band("measured", x, found, positive=True), band("power -2", x, guide))
+    words = ("condition number of the tokens", "exponential rate of the loss")
     return (
         f"One layer with residuals, smooth leaky, {k} seeds. Right: value scale 0.1.",
         Panel("loss late in training", "step", "half sum of squares", lines, log_y=True),
-        Panel(title, x_label, "exponential rate of the loss", curves, log_x=True, log_y=True),
+        _loglog("rate and conditioning", *words, curves),
     )
 
 
@@ -137,34 +130,28 @@ def rate(k: int) -> tuple:
 def layers(k: int) -> tuple:
     """Loss, smallest kernel eigenvalue and sharpness by depth."""
     depths = (1, 2, 4, 8)
-    kinds = {
-        "residuals": {"residual": "both"},
-        "residuals, branches over sqrt(depth)": {"residual": "both", "residual_scale": "depth"},
-        "none": {"residual": "none"},
-    }
-
-    def loss(**values: Any) -> np.ndarray:
-        return experiments.risk_left(k, SMALL_STEP, 500, **values)
+    scaled = {"residual": "both", "residual_scale": "depth"}
+    kinds = {"residuals": {"residual": "both"}, "residuals, branches over sqrt(depth)": scaled,
+             "none": {"residual": "none"}}  # fmt: skip
 
     def low(**values: Any) -> np.ndarray:
         return np.maximum(at_start(experiments.sigma_jacobian, k, **values) ** 2, 1e-20)
 
-    def sharp(**values: Any) -> np.ndarray:
-        return at_start(experiments.top_hessian, k, **values)
-
     def panel(title: str, y_label: str, measure: Callable) -> Panel:
-        curves = tuple(
-            _columns(label, depths, [measure(num_layers=L, **v) for L in depths], positive=True)
-            for label, v in kinds.items()
-        )
-        return Panel(title, "layers", y_label, curves, log_x=True, log_y=True)
+        curves = []
+        for label, values in kinds.items():
+            found = np.transpose([measure(num_layers=L, **values) for L in depths])
+            curves.append(band(label, np.array(depths), found, positive=True))
+        return _loglog(title, "layers", y_label, tuple(curves))
 
     return (
         f"Smooth leaky, 4 sequences of 6 tokens, dim 32, scale 0.5, {k} seeds.",
-        panel("loss after 500 steps of 0.003", "over its start", loss),
+        panel("loss after 500 steps of 0.003", "over its start",
+              partial(experiments.risk_left, k, SMALL_STEP, 500)),
         panel("smallest eigenvalue at the start", "of the tangent kernel", low),
-        panel("sharpness at the start", "top Hessian eigenvalue", sharp),
-    )
+        panel("sharpness at the start", "top Hessian eigenvalue",
+              partial(at_start, experiments.top_hessian, k)),
+    )  # fmt: skip
 
 
 @_figure("stability", "How long a step may be")
@@ -192,7 +179,7 @@ def certificate(k: int) -> tuple:
 
     def curve(mode: str, name: str, grid: tuple) -> Curve:
         found = [certified_reach(k, residual=mode, **{name: v})["relative"] for v in grid]
-        return _columns(NAMES[mode], grid, [np.maximum(top, 1e-20) for top in found])
+        return band(NAMES[mode], np.array(grid), np.maximum(np.transpose(found), 1e-20))
 
     by_scale = tuple(curve(mode, "scale_v", (0.05, 0.1, 0.3, 1.0)) for mode in NAMES)
     by_depth = tuple(curve(mode, "num_layers", (1, 2, 3)) for mode in ("both", "none"))
@@ -200,6 +187,6 @@ def certificate(k: int) -> tuple:
     return (
         "3 sequences of 4 tokens of variance 1/32, dim and width 32, scales 0.5 and 0.3, the "
         f"better of both routes, {k} seeds; 1e-20 stands for no certificate.",
-        Panel("one layer", "value scale", y_label, by_scale, log_x=True, log_y=True),
+        _loglog("one layer", "value scale", y_label, by_scale),
         Panel("by depth", "layers", y_label, by_depth, log_y=True),
     )

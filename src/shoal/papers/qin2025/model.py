@@ -14,18 +14,9 @@ from pydantic import BeforeValidator
 from shoal._typing import Any, Array, Float, PRNGKeyArray, Probe
 from shoal.diagnostics.kernels import jacobian
 from shoal.errors import InputError
+from shoal.lab import setting as lab
 from shoal.lab.paper import Paper
-from shoal.lab.setting import (
-    Count,
-    Data,
-    NonNegative,
-    Positive,
-    Seed,
-    Setting,
-    Share,
-    Traced,
-    derived,
-)
+from shoal.lab.setting import Count, Data, NonNegative, Positive, Seed, Setting, Share, Traced
 from shoal.lab.setup import WEIGHTS, Setup, key_of
 from shoal.linalg import eigenvalues, norm_fro, sigma_min
 from shoal.models import predict
@@ -101,7 +92,7 @@ class Qin(Setting):
     # ------------------------------------------------------------------------------------- network
 
     @property
-    @derived
+    @lab.derived
     def form(self) -> Form:
         """The network without its weights."""
         return Form(
@@ -110,9 +101,7 @@ class Qin(Setting):
             residual_feed_forward=float(self.residual in ("both", "feed_forward")),
             branch=self.num_layers**-0.5 if self.residual_scale == "depth" else 1.0,
             score=self.key_dim**-self.score_power,
-            output=self.output,
-            causal=self.causal,
-            norm=self.norm,
+            **{name: getattr(self, name) for name in ("output", "causal", "norm")},
         )
 
     def params(self) -> Any:
@@ -128,9 +117,8 @@ class Qin(Setting):
 
     def weights(self, key: PRNGKeyArray) -> Weights:
         """Gaussian or orthogonal weights, each block with its scale."""
-        draw = blocks.orthogonal if self.init == "orthogonal" else blocks.gaussian
-        scales = (self.scale_qk, self.scale_qk, self.scale_v, self.scale_1, self.scale_2,
-                  self.scale_u)  # fmt: skip
+        draw = {"gaussian": blocks.gaussian, "orthogonal": blocks.orthogonal}[self.init]
+        scales = [getattr(self, f"scale_{name}") for name in ("qk", "qk", "v", "1", "2", "u")]
         keys, shapes = jax.random.split(key, len(scales)), self.params()
         return Weights(*(draw(*each) for each in zip(keys, shapes, scales, strict=True)))
 
@@ -148,11 +136,10 @@ class Qin(Setting):
             raise InputError(msg)
         rows = self.num_samples * self.num_tokens
         if self.token_condition is not None and (self.token_condition < 1 or rows > self.dim):
-            msg = (
+            raise InputError(
                 f"token_condition={self.token_condition}: expected at least 1, and at most dim="
                 f"{self.dim} tokens in all (there are {rows})."
             )
-            raise InputError(msg)
         return self
 
     def from_file(self) -> Self:
@@ -162,8 +149,7 @@ class Qin(Setting):
     def data(self, key: PRNGKeyArray) -> Problem:
         """Gaussian tokens; labels are random, of a teacher, or beside the outputs of a start."""
         if self.problem == "file":
-            msg = "problem=file means data of your own: add --data FILE.npz."
-            raise InputError(msg)
+            raise InputError("problem=file means data of your own: add --data FILE.npz.")
         key_X, key_Y, key_teacher = jax.random.split(key, 3)
         shape = (self.num_samples, self.num_tokens, self.dim)
         X = blocks.tokens(key_X, shape, self.token_scale, self.token_correlation)
@@ -217,9 +203,7 @@ class Qin(Setting):
         """The attention output of every layer."""
         return jax.vmap(lambda x: blocks.layers(params, x, self.form).A, out_axes=1)(X)
 
-    def stacked_conditioning(
-        self, params: Weights, X: Float[Array, "N n d"]
-    ) -> dict[str, Float[Array, " L"]]:
+    def stacked_conditioning(self, params: Weights, X: Float[Array, "N n d"]) -> dict[str, Array]:
         """Conditioning of every layer's attention output, the matrix of the theorem."""
         A = self.attended(params, X)
         found = jax.lax.map(lambda a: conditioning(a.reshape(-1, a.shape[-1])), A)
@@ -231,9 +215,8 @@ class Qin(Setting):
 
         def each(params: Weights) -> dict[str, Float[Array, " L"]]:
             found = jax.vmap(jax.vmap(conditioning))(self.attended(params, X))
-            worst = {"sigma_min": jnp.min, "sigma_max": jnp.max, "condition": jnp.max,
-                     "rank": jnp.min}  # fmt: skip
-            return {name: end(found[name], axis=1) for name, end in worst.items()}
+            most = {name: jnp.max(found[name], axis=1) for name in ("sigma_max", "condition")}
+            return most | {name: jnp.min(found[name], axis=1) for name in ("sigma_min", "rank")}
 
         def routes(params: Weights) -> dict[str, Float[Array, ""]]:
             found = bounds.routes(bounds.measure(params, X, self.form))

@@ -29,19 +29,14 @@ def _compared(
     setup: Setup, run: Trajectory, start: bounds.Start, ball_at: descent.BallAt,
     hypotheses: dict[str, Inequality], constants: dict[str, Any],
 ) -> Certificate:  # fmt: skip
-    smooth = Inequality(start.form.activation.curvature, 1e300)
+    bounded = "activation: its second derivative is bounded (smooth_leaky, gelu)"
+    hypotheses = hypotheses | {bounded: Inequality(start.form.activation.curvature, 1e300)}
+    # outputs are sums of products of this size, even where they cancel
+    size = jnp.maximum(start.H_all * start.u, norm_fro(setup.targets))
     return descent.ball_descent(
-        ball_at,
-        _residual(setup),
-        setup.step_size,
-        run,
-        # outputs are sums of products of this size, even where they cancel
-        output_size=jnp.maximum(start.H_all * start.u, norm_fro(setup.targets)),
-        split=setup.setting.step_shares,
-        hypotheses=hypotheses
-        | {"activation: its second derivative is bounded (smooth_leaky, gelu)": smooth},
-        constants=constants,
-    )
+        ball_at, _residual(setup), setup.step_size, run, output_size=size,
+        split=setup.setting.step_shares, hypotheses=hypotheses, constants=constants,
+    )  # fmt: skip
 
 
 def _measured(setup: Setup) -> bounds.Start:
@@ -88,14 +83,10 @@ def theorem_d(setup: Setup, run: Trajectory) -> Certificate:
             "layer route: no more rows of the last layer than columns (else try route=kernel; "
             "targets of labels=teacher can be fitted, but this theorem does not say so)"
         ] = Inequality(float(rows), max(seen, setting.width) + 0.5)
-    found = bounds.routes(start)
-    constants = {
-        "route through W_U at the start": found.H,
-        "route through W_2 at the start": found.Phi,
-        "route through W_1 at the start": found.A,
-        "rows of the last layer": jnp.asarray(float(rows)),
-        "columns of the last layer": jnp.asarray(float(seen)),
-    }
+    found = zip(("W_U", "W_2", "W_1"), bounds.routes(start), strict=True)
+    constants = {f"route through {name} at the start": bound for name, bound in found}
+    constants["rows of the last layer"] = jnp.asarray(float(rows))
+    constants["columns of the last layer"] = jnp.asarray(float(seen))
     return _compared(setup, run, start, _ball_d(setup, start), hypotheses, constants)
 
 

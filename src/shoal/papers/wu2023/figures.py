@@ -1,12 +1,14 @@
 """The paper's figures and its part of the tour; sizes are ours where summaries give none."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from shoal.certificates import Verdict
 from shoal.diagnostics.data import pair_overlaps
-from shoal.figures import Curve, Figure, Image, Panel, band
+from shoal.figures import Figure, Image, Panel, band
 from shoal.lab.claim import Plan
 from shoal.lab.run import Run, train
 from shoal.lab.setting import OURS, SUMMARY
@@ -19,58 +21,48 @@ from shoal.papers.wu2023.studies import FULL, QUICK, run_of, steps_of
 from shoal.runtime import in_float64
 
 STEP = "Each run takes as step half of 1 / lambda_max of its tangent kernel."
-PLANS = {False: QUICK, True: QUICK._replace(seeds=10, **FULL)}
+PLANS = {False: QUICK, True: FULL}
 
 
-def loss_panel(title: str, curves: list[tuple[str, np.ndarray]]) -> Panel:
+def loss_panel(title: str, runs: dict[str, Run]) -> Panel:
     """Loss curves on a logarithmic axis, with bands over seeds."""
-    steps = np.arange(curves[0][1].shape[1])
-    made = tuple(band(label, steps, risk, positive=True) for label, risk in curves)
-    return Panel(title, "step", "risk", made, log_y=True)
+    steps = np.arange(next(iter(runs.values())).risk.shape[1])
+    curves = tuple(band(label, steps, run.risk, positive=True) for label, run in runs.items())
+    return Panel(title, "step", "risk", curves, log_y=True)
 
 
 def compared(title: str, plan: Plan, sides: dict[str, dict], **common: Any) -> Panel:
     """Losses of several settings, by label."""
-    runs = {label: run_of(plan, **(common | values)) for label, values in sides.items()}
-    return loss_panel(title, [(label, run.risk) for label, run in runs.items()])
+    return loss_panel(title, {k: run_of(plan, **(common | side)) for k, side in sides.items()})
 
 
 def _by_width(full: bool, exponent: float, key: str) -> Figure:
     """Loss, weight change and kernel change by width."""
-    plan = PLANS[full]
-    probes = ("movement", "kernel_drift")
-    runs = {w: run_of(plan, *probes, width=w, score_exponent=exponent) for w in plan.grid}
+    plan, probes = PLANS[full], ("movement", "kernel_drift")
+    values: dict[str, Any] = {"score_exponent": exponent}
+    runs = {f"width {w}": run_of(plan, *probes, width=w, **values) for w in plan.grid}
 
-    def movement(run: Run) -> np.ndarray:
+    def moved(run: Run) -> np.ndarray:
         return np.sqrt(sum(run.probes[f"movement_{name}"] ** 2 for name in Weights._fields))
 
-    def change(title: str, values: dict[int, np.ndarray]) -> Panel:
-        curves = tuple(band(f"width {w}", runs[w].step, x) for w, x in values.items())
+    def change(title: str, measure: Callable[[Run], np.ndarray]) -> Panel:
+        curves = tuple(band(label, run.step, measure(run)) for label, run in runs.items())
         return Panel(title, "step", "relative change since the start", curves)
 
+    drift = change("tangent kernel", lambda run: run.probes["kernel_drift"])
     caption = (
         f"LeCun initialisation, scores scaled by width^-{exponent:g}, {plan.samples} Gaussian "
         f"samples of {plan.tokens} tokens in dimension {plan.dim}, {plan.seeds} seeds (median, "
         f"quartiles). {STEP}"
     )
-    panels = (
-        loss_panel("loss", [(f"width {w}", run.risk) for w, run in runs.items()]),
-        change("weights", {w: movement(run) for w, run in runs.items()}),
-        change("tangent kernel", {w: run.probes["kernel_drift"] for w, run in runs.items()}),
-    )
+    panels = (loss_panel("loss", runs), change("weights", moved), drift)
     return Figure(key, f"Training by width, p = {exponent:g}", caption, panels)
 
 
-@PAPER.figure("loss_by_width", "Training by width, p = 1/2", source=SUMMARY)
-def loss_by_width(full: bool) -> Figure:
-    """The paper's main experiment."""
-    return _by_width(full, 0.5, "loss_by_width")
-
-
-@PAPER.figure("loss_by_width_uniform", "Training by width, p = 1", source=SUMMARY)
-def loss_by_width_uniform(full: bool) -> Figure:
-    """The same in the paper's appendix."""
-    return _by_width(full, 1.0, "loss_by_width_uniform")
+# the paper's main experiment, and the same in its appendix
+for _key, _name, _p in (("loss_by_width", "1/2", 0.5), ("loss_by_width_uniform", "1", 1.0)):
+    _make = partial(_by_width, exponent=_p, key=_key)
+    PAPER.figure(_key, f"Training by width, p = {_name}", source=SUMMARY)(_make)
 
 
 @PAPER.figure("scaling", "Scaling of the scores", source=SUMMARY)
@@ -93,9 +85,9 @@ def initialisation(full: bool) -> Figure:
     width = plan.grid[-1]
     step = steps_of(plan, width=width, init="he")  # the smallest of the three
     sides = {label: {"init": label.lower()} for label in ("LeCun", "He", "NTK")}
-    panels = tuple(
-        compared(title, plan, sides, width=width, step=choice)
-        for title, choice in (("same step", step), ("own best step", "tuned"))
+    panels = (
+        compared("same step", plan, sides, width=width, step=step),
+        compared("own best step", plan, sides, width=width, step="tuned"),
     )
     caption = (
         f"Width {width}. The same step is the one that suits He; the kernels of LeCun and He are "
@@ -125,22 +117,20 @@ def data_assumption(full: bool) -> Figure:
     """How often two samples overlap by more than t, for several kinds of data."""
     count = 200 if full else 60
     gaussian: dict[str, Any] = {"num_tokens": 4, "dim": 64}
-    real = {"problem": "digits", "dim": 64}
-    kinds = {"Gaussian tokens": gaussian, "digits": real}
+    kinds = {"Gaussian tokens": gaussian, "digits": {"problem": "digits", "dim": 64}}
     kinds |= {f"unit {label}": values | {"tokens": "unit"} for label, values in kinds.items()}
     curves = []
     for label, values in kinds.items():
         X = paper_setup(PAPER, values | {"num_samples": count, "width": 1}).inputs
         overlap = np.sort(np.asarray(pair_overlaps(X))[np.triu_indices(count, 1)])
-        above = 1 - np.arange(len(overlap)) / len(overlap)
-        curves.append(Curve(label, overlap, above, above, above))
+        curves.append(band(label, overlap, 1 - np.arange(len(overlap)) / len(overlap)))
     words = ("overlap of two samples", "t", "share of pairs with overlap >= t")
-    panel = Panel(*words, tuple(curves), log_x=True, log_y=True)
+    panels = (Panel(*words, tuple(curves), log_x=True, log_y=True),)
     caption = (
         "The paper assumes that this falls like exp(-t^c), which depends on the scale of the data. "
         "It shows IMDb reviews, with an embedding that is not known."
     )
-    return Figure("data_assumption", "Dissimilarity of the samples", caption, (panel,))
+    return Figure("data_assumption", "Dissimilarity of the samples", caption, panels)
 
 
 @PAPER.figure("attention_maps", "Attention before and after training", source=OURS)
@@ -163,16 +153,12 @@ def kernel_limit(full: bool) -> Figure:
     """Distance of the tangent kernel to its infinite-width limit, p = 1."""
     widths = (64, 256, 1024, 4096, 16384) if full else (64, 256, 1024, 4096)
     small = {"num_samples": 6, "num_tokens": 4, "dim": 8, "score_exponent": 1.0}
-    curves = []
-    for label, init in (("LeCun", "lecun"), ("He", "he"), ("NTK", "ntk")):
-        setups = [
-            paper_setup(PAPER, small | {"init": init, "width": w}, seeds=range(10)) for w in widths
-        ]
-        found = np.stack([distances_to_limit(setup) for setup in setups], axis=1)
-        curves.append(band(label, np.array(widths), found))
-    x = np.array(widths, float)
-    guide = curves[0].y[0] * (x / x[0]) ** -0.5
-    curves.append(Curve("width^-1/2", x, guide, guide, guide))
+    x, curves = np.array(widths, float), []
+    for label in ("LeCun", "He", "NTK"):
+        sides = (small | {"init": label.lower(), "width": w} for w in widths)
+        found = [distances_to_limit(paper_setup(PAPER, side, seeds=range(10))) for side in sides]
+        curves.append(band(label, x, np.stack(found, axis=1)))
+    curves.append(band("width^-1/2", x, curves[0].y[0] * (x / x[0]) ** -0.5))
     words = ("relative distance", "width", "|K - K_limit| / |K_limit|")
     panel = Panel(*words, tuple(curves), log_x=True, log_y=True)
     caption = "Tangent kernel at the start against its deterministic limit; ten seeds."
@@ -201,42 +187,36 @@ def _row(found: Certificates) -> dict[str, Any]:
         "step_size": float(found.run.step_size[0]),
         **{name: float(one.constants[name]) for name in ("alpha", "c_5", "c_6")},
         "verdict": found.verdict,
-        "predicted_rate": float(one.predicted_rate),
-        "measured_rate": float(one.measured_rate),
+        **{name: float(getattr(one, name)) for name in ("predicted_rate", "measured_rate")},
     }
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    proved = row["verdict"] != Verdict.NOT_APPLICABLE
     model = (row["theorem"], str(row["width"]), f"{row['score_exponent']:g}")
-    constants = (number(row["c_5"]), number(row["c_6"]), row["verdict"])
-    rate = number(row["predicted_rate"]) if proved else "-"
-    return *model, *constants, rate, number(row["measured_rate"])
+    proved = "-" if row["verdict"] == Verdict.NOT_APPLICABLE else number(row["predicted_rate"])
+    constants = (number(row["c_5"]), number(row["c_6"]))
+    return *model, *constants, row["verdict"], proved, number(row["measured_rate"])
 
 
 def _digits_row(found: Certificates) -> dict[str, Any]:
     risk, steps = found.run.risk[0], int(found.run.step[-1])
-    return {
-        "num_steps": steps,
-        "first_risk": float(risk[0]),
-        "last_risk": float(risk[-1]),
-        "predicted_risk": float(risk[0] * (1 - float(found[0].predicted_rate)) ** steps),
-        "kernel_drift": float(np.max(found.run.probes["kernel_drift"])),
-        "verdict": found.verdict,
-    }
+    predicted = float(risk[0] * (1 - float(found[0].predicted_rate)) ** steps)
+    drift = float(np.max(found.run.probes["kernel_drift"]))
+    risks = {"first_risk": float(risk[0]), "last_risk": float(risk[-1])}
+    seen = {"predicted_risk": predicted, "kernel_drift": drift, "verdict": found.verdict}
+    return {"num_steps": steps} | risks | seen
 
 
 def _words(rows: list[dict[str, Any]], real: dict[str, Any]) -> str:
     """What the table says, in words that depend on it."""
     silent = [row for row in rows if row["verdict"] == Verdict.NOT_APPLICABLE]
-    falling = sum(row["measured_rate"] > 0 for row in silent)
     applied = [row for row in rows if row["verdict"] == Verdict.HOLDS]
     words = ["p: scores are scaled by width^-p. Rates: share of the risk lost per step."]
     if applied:
         ratio = max(row["measured_rate"] / row["predicted_rate"] for row in applied)
         words.append(f"Where the theorem applies, the run was {ratio:.0f} times as fast as proved.")
     if silent:
-        several = f"{falling} of {len(silent)}"
+        several = f"{sum(row['measured_rate'] > 0 for row in silent)} of {len(silent)}"
         words.append(f"Not applicable does not mean divergent: {several} such runs lost risk.")
     words.append(
         f"Real data, handwritten 0 against 1: the risk fell from {number(real['first_risk'])} to "
@@ -257,19 +237,14 @@ def visit() -> Visit:
         for row in rows
     ]
     return Visit(
-        title="how wide is wide enough? 3 sequences of 2 unit tokens",
-        rows=[*rows, digits_row],
-        head=HEAD,
-        cells=[_cells(row) for row in rows],
-        words=_words(rows, digits_row),
+        "how wide is wide enough? 3 sequences of 2 unit tokens",
+        [*rows, digits_row], HEAD, [_cells(row) for row in rows], _words(rows, digits_row),
         about="Gradient descent trains wide enough shallow encoders to zero loss, and how wide "
         "depends on how scores are scaled.",
         verdicts=(*verdicts, ("kernel_regime on digits", digits_row["verdict"])),
-        runs=(
-            (f"Theorem A at width {WIDTHS[-1]}", stops[-1].run, ("theorem_a",)),
-            ("Digits", real.run, ("kernel_regime",)),
-        ),
-    )
+        runs=((f"Theorem A at width {WIDTHS[-1]}", stops[-1].run, ("theorem_a",)),
+              ("Digits", real.run, ("kernel_regime",))),
+    )  # fmt: skip
 
 
 PAPER.visit = visit

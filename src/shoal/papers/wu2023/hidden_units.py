@@ -24,16 +24,13 @@ from shoal.trees import padded_chunks
 
 SOURCE = Path(__file__).with_suffix(".c")
 Answers = tuple[Float[Array, "m d"], Float[Array, " N"], Float[Array, "d d"]]
+Rows = tuple[Float[Array, "N m d"], Float[Array, "N m"], Float[Array, "N n d"]]
 
 
 def hidden_units(
-    X: Float[Array, "N n d"],
-    B: Float[Array, "N n n"],
-    W: Float[Array, "m d"],
-    A: Float[Array, "m d"],
-    y: Float[Array, " N"],
-    held: int,
-) -> Answers:
+    X: Float[Array, "N n d"], B: Float[Array, "N n n"], W: Float[Array, "m d"],
+    A: Float[Array, "m d"], y: Float[Array, " N"], held: int,
+) -> Answers:  # fmt: skip
     """$P$, $e$ and $R$: by C code, if it is available and needs at most ``held`` numbers."""
     shapes = W.shape, y.shape, (X.shape[2],) * 2
     found = _called("hidden_units", shapes, held, X, W, A, y, B)
@@ -58,13 +55,9 @@ def _called(handler: str, shapes: tuple, held: int, U: Array, W: Array, *rest: A
 
 
 def by_formula(
-    X: Float[Array, "N n d"],
-    B: Float[Array, "N n n"],
-    W: Float[Array, "m d"],
-    A: Float[Array, "m d"],
-    y: Float[Array, " N"],
-    held: int,
-) -> Answers:
+    X: Float[Array, "N n d"], B: Float[Array, "N n n"], W: Float[Array, "m d"],
+    A: Float[Array, "m d"], y: Float[Array, " N"], held: int,
+) -> Answers:  # fmt: skip
     """The same by matrix products. The mask has the width first: two of them run along its rows."""
     N, n, d = X.shape
 
@@ -93,9 +86,6 @@ def by_formula(
     zero = jnp.zeros_like(W), jnp.zeros((d, d), X.dtype)
     (P, R), e = jax.lax.scan(add, zero, chunks)
     return P, e.reshape(-1)[:N], R
-
-
-Rows = tuple[Float[Array, "N m d"], Float[Array, "N m"], Float[Array, "N n d"]]
 
 
 def hidden_rows(

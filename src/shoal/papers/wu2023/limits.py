@@ -19,20 +19,23 @@ from shoal.attention import softmax
 from shoal.errors import InputError
 from shoal.lab.engine import per_start
 from shoal.lab.setup import Setup
-from shoal.papers.wu2023.model import Scales, Variances
+from shoal.papers.wu2023.model import Scales, Weights
 from shoal.theory.arccosine import gated_covariance, relu_kernel, step_kernel
+
+Blocks = dict[str, Float[Array, "N N"]]
+"""A kernel, block by block."""
 
 
 class RandomKernel(NamedTuple):
     """Mean and standard deviation over draws of the limit, by block."""
 
-    mean: dict[str, Float[Array, "N N"]]
-    spread: dict[str, Float[Array, "N N"]]
+    mean: Blocks
+    spread: Blocks
 
 
 def uniform_limit(
-    X: Float[Array, "N n d"], variances: Variances, scales: Scales, width: int
-) -> dict[str, Float[Array, "N N"]]:
+    X: Float[Array, "N n d"], variances: Weights, scales: Scales, width: int
+) -> Blocks:
     r"""Kernel for $p>\tfrac12$: uniform attention, data enter through the token means only.
 
     $K_O\to\tau_1^2d_m\eta_V(\kappa n)^2E[\mathrm{relu}\,\mathrm{relu}]$,
@@ -41,22 +44,16 @@ def uniform_limit(
     """
     means = jnp.mean(X, axis=1)
     scale = (scales.output * scales.pool * X.shape[1]) ** 2 * width
-    nothing = jnp.zeros((len(X), len(X)))
     return {
-        "W_Q": nothing,
-        "W_K": nothing,
+        **dict.fromkeys(("W_Q", "W_K"), jnp.zeros((len(X), len(X)))),
         "W_V": scale * variances.w_O * step_kernel(means, means) * (means @ means.T),
         "w_O": scale * variances.W_V * relu_kernel(means, means),
     }
 
 
 def kernel_given_scores(
-    X: Float[Array, "N n d"],
-    G: Float[Array, "d d"],
-    variances: Variances,
-    scales: Scales,
-    width: int,
-) -> dict[str, Float[Array, "N N"]]:
+    X: Float[Array, "N n d"], G: Float[Array, "d d"], variances: Weights, scales: Scales, width: int
+) -> Blocks:
     r"""Limit for $p=\tfrac12$ given $G$; the query and key blocks are averaged over the rest.
 
     $K_Q+K_K\to(\eta_Q+\eta_K)\tau_1^2d_m\eta_O\eta_V\kappa^2\sum_{ij}(x_i\cdot x'_j)
@@ -97,20 +94,14 @@ def kernel_given_scores(
 
 
 def random_limit(
-    key: PRNGKeyArray,
-    X: Float[Array, "N n d"],
-    variances: Variances,
-    scales: Scales,
-    width: int,
-    *,
-    num_draws: int = 400,
-) -> RandomKernel:
+    key: PRNGKeyArray, X: Float[Array, "N n d"], variances: Weights, scales: Scales, width: int,
+    *, num_draws: int = 400,
+) -> RandomKernel:  # fmt: skip
     r"""Mean and spread of the limit for $p=\tfrac12$ over draws of $G$ (Monte Carlo)."""
-    d = X.shape[-1]
     spread = (variances.W_Q * variances.W_K) ** 0.5
 
-    def draw(key: PRNGKeyArray) -> dict[str, Float[Array, "N N"]]:
-        G = spread * jax.random.normal(key, (d, d), X.dtype)
+    def draw(key: PRNGKeyArray) -> Blocks:
+        G = spread * jax.random.normal(key, (X.shape[-1],) * 2, X.dtype)
         return kernel_given_scores(X, G, variances, scales, width)
 
     draws = jax.lax.map(draw, jax.random.split(key, num_draws))
@@ -120,27 +111,16 @@ def random_limit(
     )
 
 
-def total(blocks: dict[str, Float[Array, "N N"]]) -> Float[Array, "N N"]:
-    """Sum of the blocks' kernels."""
-    return functools.reduce(jnp.add, blocks.values())
-
-
-def relative_distance(
-    blocks: dict[str, Float[Array, "N N"]], limit: dict[str, Float[Array, "N N"]]
-) -> Float[Array, ""]:
-    r"""$\lVert K - K_\infty\rVert_F / \lVert K_\infty\rVert_F$ of the whole kernel."""
-    goal = total(limit)
-    return jnp.linalg.norm(total(blocks) - goal) / jnp.linalg.norm(goal)
-
-
 def _distance(setup: Setup) -> Float[Array, ""]:
     setting = setup.setting
     limit = uniform_limit(setup.inputs, setting.variances(), setting.scales(), setting.width)
-    return relative_distance(setting.block_kernels(setup)(setup.params0), limit)
+    blocks = setting.block_kernels(setup)(setup.params0)
+    K, goal = (functools.reduce(jnp.add, part.values()) for part in (blocks, limit))
+    return jnp.linalg.norm(K - goal) / jnp.linalg.norm(goal)
 
 
 def distances_to_limit(setup: Setup) -> np.ndarray:
-    r"""For every seed, the relative distance of the initial kernel to its limit ($p>1/2$)."""
+    r"""$\lVert K-K_\infty\rVert_F/\lVert K_\infty\rVert_F$ at the start of every seed ($p>1/2$)."""
     p = setup.setting.score_exponent
     if p <= 0.5:
         msg = f"score_exponent={p}: only above 1/2 is there a fixed limit (limits.random_limit)."

@@ -13,6 +13,7 @@ The paper's full text was not available to us. What is marked [summary] comes fr
 public summaries; its dimensions are not known, so those defaults are ours.
 """
 
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import jax
@@ -25,18 +26,9 @@ from shoal.diagnostics import layers
 from shoal.diagnostics.kernels import Kernels
 from shoal.errors import InputError
 from shoal.files import read_idx_images
+from shoal.lab import setting as lab
 from shoal.lab.paper import Paper, WidthPlan
-from shoal.lab.setting import (
-    Count,
-    Data,
-    NonNegative,
-    Positive,
-    Setting,
-    Share,
-    Static,
-    Traced,
-    derived,
-)
+from shoal.lab.setting import Count, Data, NonNegative, Positive, Setting, Share, Static, Traced
 from shoal.lab.setup import Setup
 from shoal.linalg import norm_fro, norm_op
 from shoal.models import Model, with_gradient
@@ -72,15 +64,6 @@ class Scales(NamedTuple):
     score: Scalar  # tau_0 = width ** -p
     output: Scalar  # tau_1
     pool: Scalar  # kappa
-
-
-class Variances(NamedTuple):
-    """Variances of the entries at the start (``eta`` in the paper)."""
-
-    W_Q: Scalar
-    W_K: Scalar
-    W_V: Scalar
-    w_O: Scalar
 
 
 # ------------------------------------------------------------------------------------- the network
@@ -224,10 +207,8 @@ def conserved_drift(params0: Weights, step_ratios: dict) -> Callable[[Params], d
         M = jnp.concatenate([params.W_Q, params.W_K, params0.W_Q, params0.W_K], axis=1)
         R = jnp.linalg.qr(M, mode="r")
         change = (R * jnp.repeat(signs, params0.W_Q.shape[1])[None]) @ R.T
-        return {
-            "query_key": jnp.linalg.norm(change),
-            "value_output": jnp.linalg.norm(per_unit(params) - per_unit(params0)),
-        }
+        moved = per_unit(params) - per_unit(params0)
+        return {"query_key": jnp.linalg.norm(change), "value_output": jnp.linalg.norm(moved)}
 
     return probe
 
@@ -274,17 +255,13 @@ class Wu(Setting):
 
     def complete(self) -> Self:
         """Refuse shapes that need more samples or tokens, and units that cannot be left out."""
-        needs = {"twins": ("num_samples", 2), "doubled_tokens": ("num_tokens", 2)}
-        name, least = needs.get(self.shape, ("num_samples", 1))
-        if getattr(self, name) < least:
-            msg = f"shape={self.shape} needs {name}={least} or more."
-            raise InputError(msg)
+        needs = {"twins": "num_samples", "doubled_tokens": "num_tokens"}.get(self.shape)
+        if needs and getattr(self, needs) < 2:
+            raise InputError(f"shape={self.shape} needs {needs}=2 or more.")
         if self.active is not None and self.active > self.width:
-            msg = f"active={self.active} units of width={self.width}; raise the width."
-            raise InputError(msg)
+            raise InputError(f"active={self.active} units of width={self.width}; raise the width.")
         if self.active is not None and self.init not in ("lecun", "he", "ntk"):
-            msg = f"active={self.active} needs init=lecun, he or ntk, not {self.init}."
-            raise InputError(msg)
+            raise InputError(f"active={self.active} needs init=lecun, he or ntk, not {self.init}.")
         return self
 
     # ------------------------------------------------------------------------------------- data
@@ -295,8 +272,7 @@ class Wu(Setting):
 
     def data(self, key: PRNGKeyArray) -> Problem:
         """Gaussian tokens with Gaussian or a teacher's labels, or images in patches."""
-        made = self._images(key) if self.reads_files() else self._gaussian(key)
-        return self._reshaped(made)
+        return self._reshaped(self._images(key) if self.reads_files() else self._gaussian(key))
 
     def _gaussian(self, key: PRNGKeyArray) -> Problem:
         key_X, key_y = jax.random.split(key)
@@ -345,7 +321,7 @@ class Wu(Setting):
         """Hidden units in use."""
         return self.width if self.active is None else self.active
 
-    @derived
+    @lab.derived
     def scales(self) -> Scales:
         """The model's constants: only NTK initialisation carries a scale in the output."""
         return Scales(
@@ -354,19 +330,16 @@ class Wu(Setting):
             pool=1 / self.num_tokens if self.pooling == "mean" else 1.0,
         )
 
-    def variances(self) -> Variances:
-        """Variances of the entries at the start, for the Gaussian initialisations."""
+    def variances(self) -> Weights:
+        """Variances of each block's entries at the start (the paper's eta), if independent."""
         d, m = self.dim, self.units
-        table = {
-            "lecun": Variances(1 / d, 1 / d, 1 / d, 1 / m),
-            "he": Variances(2 / d, 2 / d, 2 / d, 2 / m),
-            "ntk": Variances(1.0, 1.0, 1.0, 1.0),
-            "xavier": Variances(2 / (d + m), 2 / (d + m), 2 / (d + m), 2 / (m + 1)),
-        }
+        table = {"lecun": (1 / d, 1 / m), "he": (2 / d, 2 / m), "ntk": (1.0, 1.0),
+                 "xavier": (2 / (d + m), 2 / (m + 1))}  # fmt: skip
         if self.init not in table:
-            msg = f"init={self.init} has no independent entries; choose from {', '.join(table)}."
-            raise InputError(msg)
-        return table[self.init]
+            known = ", ".join(table)
+            raise InputError(f"init={self.init} has no independent entries; choose from {known}.")
+        hidden, output = table[self.init]
+        return Weights(hidden, hidden, hidden, output)
 
     def params(self) -> Any:
         """Shapes of the parameters."""
@@ -423,38 +396,30 @@ class Wu(Setting):
     def probes(self, setup: Setup) -> dict[str, Any]:
         """What attention, hidden units and features do."""
         X, scales = setup.inputs, self.scales()
-
-        def fixed(function: Callable) -> Callable:
-            return lambda params, x: function(params, x, scales)
-
+        functions: tuple[Callable, ...] = (attention, preactivation, features)
+        attend, hidden, seen = (partial(f, scales=scales) for f in functions)
         return {
-            "attention_entropy": layers.attention_entropy(fixed(attention), X),
-            "attention_from_uniform": layers.attention_from_uniform(fixed(attention), X),
-            "attention": lambda p: jax.vmap(fixed(attention), in_axes=(None, 0))(p, X),
-            "dead_units": layers.dead_units(fixed(preactivation), X),
-            "feature_sigma_min": layers.feature_sigma_min(fixed(features), X),
-            "feature_norm": layers.feature_norm(fixed(features), X),
+            "attention_entropy": layers.attention_entropy(attend, X),
+            "attention_from_uniform": layers.attention_from_uniform(attend, X),
+            "attention": lambda p: jax.vmap(attend, in_axes=(None, 0))(p, X),
+            "dead_units": layers.dead_units(hidden, X),
+            "feature_sigma_min": layers.feature_sigma_min(seen, X),
+            "feature_norm": layers.feature_norm(seen, X),
             "conserved_drift": conserved_drift(setup.params0, setup.step_ratios),
         }
 
 
 def feature_matrix(setup: Setup) -> Callable[[Params], Float[Array, "N m"]]:
     """The features of every sample, one row each, as a function of the parameters."""
-    scales = setup.setting.scales()
-    return layers.feature_matrix(lambda params, x: features(params, x, scales), setup.inputs)
+    return layers.feature_matrix(partial(features, scales=setup.setting.scales()), setup.inputs)
 
 
 CERTIFIABLE = {"num_tokens": 2, "tokens": "unit", "pooling": "sum", "score_exponent": 1.0}
 """Settings in which theorem A applies at moderate widths."""
 PAPER = Paper(
-    Wu,
-    key="wu2023",
-    title="On the Convergence of Encoder-only Shallow Transformers",
-    authors="Yongtao Wu, Fanghui Liu, Grigorios G. Chrysos, Volkan Cevher",
-    year=2023,
-    arxiv="2311.01575",
+    Wu, key="wu2023", authors="Yongtao Wu, Fanghui Liu, Grigorios G. Chrysos, Volkan Cevher",
+    year=2023, title="On the Convergence of Encoder-only Shallow Transformers", arxiv="2311.01575",
     about="width, LeCun/He/NTK initialisation, softmax scaling, global convergence",
-    plan=WidthPlan(
-        "width", "theorem_a", tuple(CERTIFIABLE.items()), (2, 4, 8, 16), (2, 9), highest=20, seeds=8
-    ),
-)
+    plan=WidthPlan("width", "theorem_a", tuple(CERTIFIABLE.items()), (2, 4, 8, 16), (2, 9),
+                   highest=20, seeds=8),
+)  # fmt: skip

@@ -9,25 +9,15 @@ said otherwise a run takes its default step, half of $1/\lambda_{\max}$ of its t
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.lab.claim import (
-    Measurement,
-    Plan,
-    Rule,
-    above,
-    below,
-    between,
-    comparison,
-    exponent,
-    exponents,
-    mean_interval,
-    slope,
-)  # fmt: skip
+from shoal.lab import claim as rules
+from shoal.lab.claim import Measurement, Plan, Rule, above, comparison, exponent, exponents, slope
 from shoal.lab.engine import per_start
 from shoal.lab.run import Run
 from shoal.lab.setting import OURS, SUMMARY
@@ -37,15 +27,10 @@ from shoal.papers.wu2023.model import CERTIFIABLE, PAPER, Init, Weights
 from shoal.papers.wu2023.theorems import flow_is_certified
 
 QUICK = Plan(grid=(32, 128, 512))
-FULL: dict[str, Any] = {
-    "samples": 100, "tokens": 10, "dim": 100, "grid": (10, 100, 1000, 4000), "steps": 400,
-}  # fmt: skip
-SETTING = (
-    "our setting (the paper's dimensions are not known), one data set: intervals cover the draw of "
-    "the weights, not of the data"
-)
-CRIPPLED = {"train": "W_Q"}
-"""A model that cannot fit: only the query weights move."""
+FULL = Plan(seeds=10, samples=100, tokens=10, dim=100, grid=(10, 100, 1000, 4000), steps=400)
+SETTING = ("our setting (the paper's dimensions are not known), one data set: intervals cover the "
+           "draw of the weights, not of the data")  # fmt: skip
+CRIPPLED = {"train": "W_Q"}  # a model that cannot fit: only the query weights move
 
 
 def sizes(plan: Plan) -> dict[str, Any]:
@@ -64,9 +49,9 @@ def steps_of(plan: Plan, *, step: Any = None, **values: Any) -> tuple[float, ...
     return tuple(run_of(plan, step=step, **values).step_size.tolist())
 
 
-def start_of(plan: Plan, seeds: int | None = None, **values: Any) -> Setup:
-    """The seeds of a plan at their start."""
-    return paper_setup(PAPER, sizes(plan) | values, seeds=range(seeds or plan.seeds))
+def at_start(plan: Plan, function: Callable[[Setup], Any], **values: Any) -> np.ndarray:
+    """A function of every seed's start."""
+    return per_start(paper_setup(PAPER, sizes(plan) | values, seeds=range(plan.seeds)), function)
 
 
 def claim(
@@ -74,10 +59,10 @@ def claim(
     control: dict[str, Any], source: str = SUMMARY, seeds: int = QUICK.seeds,
 ) -> None:  # fmt: skip
     """Register a claim at quick and full size."""
-    quick, full = QUICK._replace(seeds=seeds), FULL | {"seeds": max(10, seeds)}
+    full = FULL._replace(seeds=max(FULL.seeds, seeds))._asdict()
     PAPER.claim(
-        key, statement, measure, None, rule,
-        control=control, source=source, setting=SETTING, quick=quick, full=full,
+        key, statement, measure, None, rule, control=control, source=source, setting=SETTING,
+        quick=QUICK._replace(seeds=seeds), full=full,
     )  # fmt: skip
 
 
@@ -99,56 +84,44 @@ def linear_convergence(plan: Plan) -> Measurement:
     return {"effect": kept, "premise": np.asarray(fallen), "curve risk": risk}
 
 
-claim(
-    "linear_convergence", "A wide network converges linearly to zero loss.", linear_convergence,
-    above(0.8, "the rate of the last quarter of the run over that of the third",
-        premise="the risk ends below 1% of its start",
-        note="A constant rate keeps 1, 1/t decay 0.71, a floor 0.", revised=True),
-    {"shape": "twins"},
-)  # fmt: skip
+claim("linear_convergence", "A wide network converges linearly to zero loss.", linear_convergence,
+      above(0.8, "the rate of the last quarter of the run over that of the third",
+            premise="the risk ends below 1% of its start",
+            note="A constant rate keeps 1, 1/t decay 0.71, a floor 0.", revised=True),
+      {"shape": "twins"})  # fmt: skip
 
 
-def speeds(runs: list[Run], values: Any) -> Measurement:
-    """Speed of every seed against a setting."""
-    return {"x": np.asarray(values, float), "y": np.stack([decades(r.risk) for r in runs], axis=1)}
+def curve(x: Any, columns: list[np.ndarray]) -> Measurement:
+    """Numbers of every seed against a setting, one column for each of its values."""
+    return {"x": np.asarray(x, float), "y": np.stack(columns, axis=1)}
 
 
-def width_at_equal_step(plan: Plan) -> Measurement:
-    """Speed at each width, all at the step that suits the widest."""
-    step = steps_of(plan, width=plan.grid[-1])
+def speed_by_width(plan: Plan, equal: bool) -> Measurement:
+    """Speed at each width, each at its default step or all at the step that suits the widest."""
+    step = steps_of(plan, width=plan.grid[-1]) if equal else None
     runs = [run_of(plan, step=step, width=w, **dict(plan.control)) for w in plan.grid]
-    return speeds(runs, plan.grid)
+    return curve(plan.grid, [decades(run.risk) for run in runs])
 
 
-def width_at_own_step(plan: Plan) -> Measurement:
-    """Speed at each width, each at its default step."""
-    return speeds([run_of(plan, width=w, **dict(plan.control)) for w in plan.grid], plan.grid)
-
-
-def samples_at_own_step(plan: Plan) -> Measurement:
+def speed_by_samples(plan: Plan) -> Measurement:
     """Speed at fixed width for half, the usual and twice the number of samples."""
     counts = (plan.samples // 2, plan.samples, 2 * plan.samples)
     values = {"width": plan.grid[1]} | dict(plan.control)
-    return speeds([run_of(plan._replace(samples=N), **values) for N in counts], counts)
+    runs = [run_of(plan._replace(samples=N), **values) for N in counts]
+    return curve(counts, [decades(run.risk) for run in runs])
 
 
 # negative control: with NTK the kernel does not grow with the width
-claim(
-    "width_helps_equal_step", "Wider networks converge faster at the same step.",
-    width_at_equal_step,
-    slope("width", above=0.05, what="decades gained", note="The step suits the widest."),
-    {"init": "ntk"},
-)  # fmt: skip
-claim(
-    "width_helps_own_step", "Wider networks converge faster, each at a step that suits it.",
-    width_at_own_step,
-    slope("width", above=0.05, what="decades gained", note="Narrow networks bear larger steps."),
-    {"shape": "twins"}, OURS,
-)  # fmt: skip
-claim(
-    "samples_cost", "More samples at the same width converge more slowly.", samples_at_own_step,
-    slope("samples", below=-0.05, what="decades gained"), {"shape": "twins"}, OURS,
-)  # fmt: skip
+claim("width_helps_equal_step", "Wider networks converge faster at the same step.",
+      partial(speed_by_width, equal=True),
+      slope("width", above=0.05, what="decades gained", note="The step suits the widest."),
+      {"init": "ntk"})  # fmt: skip
+claim("width_helps_own_step", "Wider networks converge faster, each at a step that suits it.",
+      partial(speed_by_width, equal=False),
+      slope("width", above=0.05, what="decades gained", note="Narrow networks bear larger steps."),
+      {"shape": "twins"}, OURS)  # fmt: skip
+claim("samples_cost", "More samples at the same width converge more slowly.", speed_by_samples,
+      slope("samples", below=-0.05, what="decades gained"), {"shape": "twins"}, OURS)  # fmt: skip
 
 # ------------------------------------------------------------------------------------- comparisons
 
@@ -156,67 +129,53 @@ HALF, ONE = ("p = 1/2", {"score_exponent": 0.5}), ("p = 1", {"score_exponent": 1
 LECUN, NTK = ("LeCun", {"init": "lecun"}), ("NTK", {"init": "ntk"})
 
 
-def ahead(one: tuple[str, Run], other: tuple[str, Run]) -> Measurement:
+def ahead(runs: dict[str, Run]) -> Measurement:
     """Decades by which one side is ahead, seed by seed; a side that diverged decides nothing."""
     with np.errstate(invalid="ignore"):
-        found = comparison(decades(one[1].risk), decades(other[1].risk))
-    return found | {f"curve {label}": run.risk for label, run in (one, other)}
+        found = comparison(*(decades(run.risk) for run in runs.values()))
+    return found | {f"curve {label}": run.risk for label, run in runs.items()}
 
 
 def versus(
-    favoured: tuple[str, dict], other: tuple[str, dict], width: int, step: str, **common: Any
-) -> Callable[[Plan], Measurement]:
-    """Compare two settings on the same data and seeds; ``width`` is a place in the plan's grid.
+    key: str, statement: str, favoured: tuple[str, dict], other: tuple[str, dict], width: int,
+    step: str, *, control: dict[str, Any] = CRIPPLED, low: float = 0.0, high: float = np.inf,
+    note: str = "", **common: Any,
+) -> None:  # fmt: skip
+    """Claim about two settings on the same data and seeds; ``width`` is a place in the plan's grid.
 
     ``step`` is "tuned", or "equal": the step that suits the favoured side. The negative control
     weakens the favoured side.
     """
+    one, two = favoured[0], other[0]
 
     def measure(plan: Plan) -> Measurement:
         shared = common | {"width": plan.grid[width]}
         mine, yours = shared | favoured[1], shared | other[1]
         chosen = steps_of(plan, **mine) if step == "equal" else step
-        sides = (mine | dict(plan.control), yours)
-        runs = [run_of(plan, step=chosen, **side) for side in sides]
-        return ahead((favoured[0], runs[0]), (other[0], runs[1]))
+        sides = {one: mine | dict(plan.control), two: yours}
+        return ahead({k: run_of(plan, step=chosen, **side) for k, side in sides.items()})
 
-    return measure
+    what = f"decades by which {one} is ahead of {two}"
+    claim(key, statement, measure, rules.between(low, high, what, one, two, note=note), control)
 
 
-P_AHEAD = "decades by which p = 1/2 is ahead of p = 1"
-LECUN_AHEAD = "decades by which LeCun is ahead of NTK"
-claim(
-    "scaling_large_width_equal_step",
-    "At large width, scores scaled by width^-1/2 train faster than by width^-1 (same step).",
-    versus(HALF, ONE, -1, "equal"), above(0.0, P_AHEAD, HALF[0], ONE[0]), CRIPPLED,
-)  # fmt: skip
-claim(
-    "scaling_large_width_tuned",
-    "At large width, width^-1/2 trains faster than width^-1, each at its own best step.",
-    versus(HALF, ONE, -1, "tuned"), above(0.0, P_AHEAD, HALF[0], ONE[0]), CRIPPLED,
-)  # fmt: skip
-claim(
-    "scaling_small_width_equal_step",
-    "At small width the two scalings train nearly equally fast (same step).",
-    versus(HALF, ONE, 0, "equal"), between(-0.1, 0.1, P_AHEAD, HALF[0], ONE[0]), CRIPPLED,
-)  # fmt: skip
-claim(
-    "lecun_beats_ntk_equal_step",
-    "LeCun initialisation trains faster than NTK at the same step.",
-    versus(LECUN, NTK, -1, "equal"),
-    above(0.0, LECUN_AHEAD, LECUN[0], NTK[0],
-        note="The step suits LeCun; the kernel of NTK is smaller by about the width, so it "
-        "would bear a far larger step."),
-    CRIPPLED,
-)  # fmt: skip
-claim(
-    "lecun_beats_ntk_tuned",
-    "LeCun initialisation trains faster than NTK, each at its own best step.",
-    versus(LECUN, NTK, -1, "tuned"),
-    above(0.0, LECUN_AHEAD, LECUN[0], NTK[0],
-        note="If this is negative, an advantage at the same step is due to the step."),
-    CRIPPLED,
-)  # fmt: skip
+versus("scaling_large_width_equal_step",
+       "At large width, scores scaled by width^-1/2 train faster than by width^-1 (same step).",
+       HALF, ONE, -1, "equal")  # fmt: skip
+versus("scaling_large_width_tuned",
+       "At large width, width^-1/2 trains faster than width^-1, each at its own best step.",
+       HALF, ONE, -1, "tuned")  # fmt: skip
+versus("scaling_small_width_equal_step",
+       "At small width the two scalings train nearly equally fast (same step).",
+       HALF, ONE, 0, "equal", low=-0.1, high=0.1)  # fmt: skip
+versus("lecun_beats_ntk_equal_step",
+       "LeCun initialisation trains faster than NTK at the same step.", LECUN, NTK, -1, "equal",
+       note="The step suits LeCun; the kernel of NTK is smaller by about the width, so it would "
+       "bear a far larger step.")  # fmt: skip
+versus("lecun_beats_ntk_tuned",
+       "LeCun initialisation trains faster than NTK, each at its own best step.",
+       LECUN, NTK, -1, "tuned",
+       note="If this is negative, an advantage at the same step is due to the step.")  # fmt: skip
 
 # --------------------------------------------------------------------------------------- attention
 
@@ -226,42 +185,28 @@ def attention_deficit(setup: Setup) -> Any:
     return 1 - setup.setting.probes(setup)["attention_entropy"](setup.params0)
 
 
-def deficit_by_width(score_exponent: float) -> Callable[[Plan], Measurement]:
+def deficit_by_width(plan: Plan, score_exponent: float) -> Measurement:
     """Distance of attention from uniform at the start, by width."""
-
-    def measure(plan: Plan) -> Measurement:
-        p = plan.get("score_exponent", score_exponent)
-        found = [
-            per_start(start_of(plan, width=w, score_exponent=p), attention_deficit)
-            for w in plan.grid
-        ]
-        return {"x": np.asarray(plan.grid, float), "y": np.stack(found, axis=1)}
-
-    return measure
+    values = {"score_exponent": score_exponent} | dict(plan.control)
+    return curve(plan.grid, [at_start(plan, attention_deficit, width=w, **values)
+                             for w in plan.grid])  # fmt: skip
 
 
-claim(
-    "attention_tends_to_uniform", "With width^-1 attention tends to uniform as the width grows.",
-    deficit_by_width(1.0),
-    exponent(-1.3, -0.7, "1 - entropy of attention", "width", note="Theory says -1."),
-    {"score_exponent": 0.5}, seeds=16,
-)  # fmt: skip
-claim(
-    "attention_stays_informative",
-    "With width^-1/2 attention stays away from uniform at any width.", deficit_by_width(0.5),
-    exponent(-0.25, 0.25, "1 - entropy of attention", "width"), {"score_exponent": 1.0},
-    seeds=16,
-)  # fmt: skip
+claim("attention_tends_to_uniform", "With width^-1 attention tends to uniform as the width grows.",
+      partial(deficit_by_width, score_exponent=1.0),
+      exponent(-1.3, -0.7, "1 - entropy of attention", "width", note="Theory says -1."),
+      {"score_exponent": 0.5}, seeds=16)  # fmt: skip
+claim("attention_stays_informative",
+      "With width^-1/2 attention stays away from uniform at any width.",
+      partial(deficit_by_width, score_exponent=0.5),
+      exponent(-0.25, 0.25, "1 - entropy of attention", "width"), {"score_exponent": 1.0},
+      seeds=16)  # fmt: skip
 # negative control: attention as uniform as the other side's
-claim(
-    "dimension_missing",
-    "Where samples differ only in how tokens interact, width^-1 trains far more slowly.",
-    versus(HALF, ONE, -1, "tuned", shape="equal_means"),
-    above(1.0, P_AHEAD, HALF[0], ONE[0],
-        note="All sequences have the same token mean; the statement was weakened after a "
-        "first look."),
-    {"score_exponent": 1.0},
-)  # fmt: skip
+versus("dimension_missing",
+       "Where samples differ only in how tokens interact, width^-1 trains far more slowly.",
+       HALF, ONE, -1, "tuned", shape="equal_means", low=1.0, control={"score_exponent": 1.0},
+       note="All sequences have the same token mean; the statement was weakened after a first "
+       "look.")  # fmt: skip
 
 # ------------------------------------------------------------------------------ kernel and movement
 
@@ -273,16 +218,14 @@ def kernel_movement(plan: Plan) -> Measurement:
         scale = width / plan.grid[0] if plan.get("labels_grow", False) else 1.0
         run = run_of(plan, "kernel_drift", width=width, label_scale=scale)
         drift.append(np.max(run.probes["kernel_drift"], axis=1))
-    return {"x": np.asarray(plan.grid, float), "y": np.stack(drift, axis=1)}
+    return curve(plan.grid, drift)
 
 
 def freezing(plan: Plan) -> Measurement:
     """Distance of the weights from their end after an eighth of the run, over the whole way."""
-    width, slow = plan.grid[-1], plan.get("slow", None)
-    if slow is None:
-        step = steps_of(plan, step="tuned", width=width)
-    else:
-        step = tuple(slow * s for s in steps_of(plan, width=width))
+    width, slow = plan.grid[-1], plan.get("slow", None)  # a share of the default step
+    step = steps_of(plan, step=None if slow else "tuned", width=width)
+    step = tuple((slow or 1.0) * s for s in step)
     run = run_of(plan, "params", step=step, width=width, every=plan.steps // 8)
 
     def squares(name: str) -> np.ndarray:
@@ -291,12 +234,8 @@ def freezing(plan: Plan) -> Measurement:
 
     left = np.sqrt(sum(squares(name) for name in Weights._fields))
     left = left[:, :-1] / left[:, :1]
-    return {
-        "effect": left[:, 1],
-        "x": np.arange(1, 8) / 8,
-        "y": left[:, 1:],
-        "runs": np.asarray(len(left)),
-    }
+    return {"effect": left[:, 1], "x": np.arange(1, 8) / 8, "y": left[:, 1:],
+            "runs": np.asarray(len(left))}  # fmt: skip
 
 
 def output_kernel_entry(setup: Setup) -> Any:
@@ -306,12 +245,10 @@ def output_kernel_entry(setup: Setup) -> Any:
 
 def concentration(plan: Plan) -> Measurement:
     """One entry of the output kernel over many seeds, at the smallest and the largest width."""
-    p = plan.get("score_exponent", 0.5)
-    starts = [
-        start_of(plan, 12 * plan.seeds, width=w, score_exponent=p)
-        for w in (plan.grid[0], plan.grid[-1])
-    ]
-    return comparison(*(per_start(start, output_kernel_entry) for start in starts))
+    many = plan._replace(seeds=12 * plan.seeds)
+    values = {"score_exponent": 0.5} | dict(plan.control)
+    widths = (plan.grid[0], plan.grid[-1])
+    return comparison(*(at_start(many, output_kernel_entry, width=w, **values) for w in widths))
 
 
 def query_key_share(setup: Setup) -> Any:
@@ -321,7 +258,6 @@ def query_key_share(setup: Setup) -> Any:
     return (traces["W_Q"] + traces["W_K"]) / sum(traces.values())
 
 
-EXPONENTS = (0.5, 0.75, 1.0)  # below 1/2 attention sharpens with the width, and no limit exists
 CONSTANT = 0.3  # exponents within this of zero
 
 
@@ -332,49 +268,40 @@ def share_by_width(plan: Plan) -> Measurement:
     """
     widths = np.array([8.0 * w for w in plan.grid])  # the power law is that of large widths
     scaled = {}
-    for p in EXPONENTS:
+    for p in (0.5, 0.75, 1.0):  # below 1/2 attention sharpens with the width: no limit exists
         q = p + plan.get("more", 0.0)
-        starts = [start_of(plan, width=int(w), score_exponent=q) for w in widths]
-        shares = np.stack([per_start(start, query_key_share) for start in starts], axis=1)
-        scaled[p] = shares * widths ** (2 * p)
+        shares = [at_start(plan, query_key_share, width=int(w), score_exponent=q) for w in widths]
+        scaled[p] = np.stack(shares, axis=1) * widths ** (2 * p)
 
     def misfit(p: float) -> tuple[float, float]:
-        _, low, high = mean_interval(exponents(widths, scaled[p]))
+        _, low, high = rules.mean_interval(exponents(widths, scaled[p]))
         return max(low - CONSTANT, -CONSTANT - high, 0.0), max(abs(low), abs(high))
 
-    worst = scaled[max(EXPONENTS, key=misfit)]
-    return {"x": widths, "y": worst, "runs": np.asarray(len(EXPONENTS) * worst.size)}
+    worst = scaled[max(scaled, key=misfit)]
+    return {"x": widths, "y": worst, "runs": np.asarray(len(scaled) * worst.size)}
 
 
-claim(
-    "kernel_moves_less", "The tangent kernel moves less in wider networks.", kernel_movement,
-    exponent(-np.inf, -0.1, "the kernel's largest relative change", "width"),
-    {"labels_grow": True},
-)  # fmt: skip
-claim(
-    "weights_freeze_early", "Weights hardly move after the first eighth of training.", freezing,
-    below(0.1, "the distance left after an eighth of the run, over the whole distance",
-        note="An eighth is the paper's epoch 50 of 400.", revised=True),
-    {"slow": 0.01},
-)  # fmt: skip
-claim(
-    "kernel_stays_random",
-    "With width^-1/2 and one head the tangent kernel does not concentrate across seeds.",
-    concentration,
-    above(0.5, "the relative spread of a kernel entry over seeds, largest width over smallest",
-        "mean at the smallest width", "at the largest", statistic="spread",
-        note="Concentration would give the root of the ratio of widths, 0.25 at quick size."),
-    {"score_exponent": 1.0}, OURS,
-)  # fmt: skip
+claim("kernel_moves_less", "The tangent kernel moves less in wider networks.", kernel_movement,
+      exponent(-np.inf, -0.1, "the kernel's largest relative change", "width"),
+      {"labels_grow": True})  # fmt: skip
+claim("weights_freeze_early", "Weights hardly move after the first eighth of training.", freezing,
+      rules.below(0.1, "the distance left after an eighth of the run, over the whole distance",
+                  note="An eighth is the paper's epoch 50 of 400.", revised=True),
+      {"slow": 0.01})  # fmt: skip
+claim("kernel_stays_random",
+      "With width^-1/2 and one head the tangent kernel does not concentrate across seeds.",
+      concentration,
+      above(0.5, "the relative spread of a kernel entry over seeds, largest width over smallest",
+            "mean at the smallest width", "at the largest", statistic="spread",
+            note="Concentration would give the root of the ratio of widths, 0.25 at quick size."),
+      {"score_exponent": 1.0}, OURS)  # fmt: skip
 # negative control: scores that are scaled by width^-(p + 1/2)
-claim(
-    "query_key_share",
-    "Query and key weights contribute to the tangent kernel like width^(-2p), p >= 1/2.",
-    share_by_width,
-    exponent(-CONSTANT, CONSTANT, "their share times width^2p, at the p that fits least,", "width",
-        revised=True),
-    {"more": 0.5}, OURS,
-)  # fmt: skip
+claim("query_key_share",
+      "Query and key weights contribute to the tangent kernel like width^(-2p), p >= 1/2.",
+      share_by_width,
+      exponent(-CONSTANT, CONSTANT, "their share times width^2p, at the p that fits least,",
+               "width", revised=True),
+      {"more": 0.5}, OURS)  # fmt: skip
 
 # ------------------------------------------------------------------------------- how wide is needed
 
@@ -387,10 +314,8 @@ def smallest_certified(setup: Setup, widths: Any) -> Any:
     setting = setup.setting
 
     def applies(units: Any) -> Any:
-        narrow = setup.replace(
-            setting=setting.replace(active=units), params0=setting.narrowed(setup.params0, units)
-        )
-        return flow_is_certified(narrow)
+        narrow = setting.narrowed(setup.params0, units)
+        return flow_is_certified(setup.with_setting(active=units).replace(params0=narrow))
 
     def halve(_: Any, ends: tuple) -> tuple:
         low, high = ends  # the answer lies in (low, high]
@@ -409,7 +334,7 @@ def certified_width(plan: Plan) -> Measurement:
     A start that needs more than the grid holds counts as twice its largest width, so the exponent
     is then a lower bound: it can contradict the claim but not support it.
     """
-    large = plan.samples >= FULL["samples"]
+    large = plan.samples >= FULL.samples
     counts, octaves = ((2, 3, 4, 6, 8, 12), 18) if large else ((2, 3, 4, 6), 15)
     widths = np.round(2 ** np.arange(5, octaves + 0.25, 0.25))
     smallest = []
@@ -419,59 +344,51 @@ def certified_width(plan: Plan) -> Measurement:
         start = paper_setup(PAPER, values | {"width": 2**octaves}, seeds=range(plan.seeds))
         found = per_start(start, smallest_certified, widths)
         smallest.append(np.append(widths, 2.0 * widths[-1])[found])
-    x, y = np.array(counts, float), np.stack(smallest, axis=1)
-    decided = y.max() <= widths[-1] or np.mean(exponents(x, y)) >= 2.25
-    return {"x": x, "y": y, "premise": np.asarray(decided)}
-
-
-WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16)
+    made = curve(counts, smallest)
+    decided = made["y"].max() <= widths[-1] or np.mean(exponents(made["x"], made["y"])) >= 2.25
+    return made | {"premise": np.asarray(decided)}
 
 
 def training_width(plan: Plan) -> Measurement:
     """Smallest width that reaches a thousandth of the initial risk, by number of samples."""
-    counts, target = (4, 8, 16, 32), 10.0 ** -plan.get("target", 3.0)
-    smallest = np.full((plan.seeds, len(counts)), 2.0 * WIDTHS[-1])
+    counts, widths = (4, 8, 16, 32), (1, 2, 3, 4, 6, 8, 12, 16)
+    target = 10.0 ** -plan.get("target", 3.0)
+    smallest = np.full((plan.seeds, len(counts)), 2.0 * widths[-1])
     for i, N in enumerate(counts):
         longer = plan._replace(samples=N, steps=4 * plan.steps)
-        for width in reversed(WIDTHS):
-            run = run_of(longer, width=WIDTHS[-1], active=width, every=longer.steps // 10)
+        for width in reversed(widths):
+            run = run_of(longer, width=widths[-1], active=width, every=longer.steps // 10)
             reached = np.nanmin(run.risk / run.risk[:, :1], axis=1) <= target
             smallest[reached, i] = width
-    runs = np.asarray(smallest.size * len(WIDTHS))
+    runs = np.asarray(smallest.size * len(widths))
     return {"x": np.array(counts, float), "y": smallest, "runs": runs}
 
 
-claim(
-    "quadratic_width_suffices",
-    "A width quadratic in the number of samples suffices for guaranteed convergence.",
-    certified_width,
-    exponent(-np.inf, 2.25, "the smallest width that theorem B certifies", "samples",
-        premise="the grid of widths holds what is needed",
-        note="p = 1, unit tokens, dimension 16, few samples."),
-    {"labels_grow": 2.0},
-)  # fmt: skip
-claim(
-    "quadratic_width_is_needed", "Quadratic width is tight: training needs it.", training_width,
-    exponent(1.75, 2.25, "the smallest width that trains to a thousandth of the first risk",
-        "samples"),
-    {"target": 1.0}, OURS,
-)  # fmt: skip
+claim("quadratic_width_suffices",
+      "A width quadratic in the number of samples suffices for guaranteed convergence.",
+      certified_width,
+      exponent(-np.inf, 2.25, "the smallest width that theorem B certifies", "samples",
+               premise="the grid of widths holds what is needed",
+               note="p = 1, unit tokens, dimension 16, few samples."),
+      {"labels_grow": 2.0})  # fmt: skip
+claim("quadratic_width_is_needed", "Quadratic width is tight: training needs it.", training_width,
+      exponent(1.75, 2.25, "the smallest width that trains to a thousandth of the first risk",
+               "samples"),
+      {"target": 1.0}, OURS)  # fmt: skip
 
 # -------------------------------------------------------------------------- data and initialisation
 
 
 def overlap(plan: Plan) -> Measurement:
     """Separate against strongly overlapping samples."""
-    shares = (0.0, plan.get("overlap", 0.95))
-    one, other = (run_of(plan, width=plan.grid[-1], overlap=q) for q in shares)
-    return ahead(("separate", one), ("overlapping", other))
+    shares = {"separate": 0.0, "overlapping": plan.get("overlap", 0.95)}
+    return ahead({k: run_of(plan, width=plan.grid[-1], overlap=q) for k, q in shares.items()})
 
 
 def lost_rank(plan: Plan) -> Measurement:
     """Share of the speed that is lost with a doubled token in every sequence."""
-    shapes = ("plain", plan.get("shape", "doubled_tokens"))
-    full, doubled = (run_of(plan, width=plan.grid[-1], shape=shape) for shape in shapes)
-    found = ahead(("full rank", full), ("doubled token", doubled))
+    shapes = {"full rank": "plain", "doubled token": plan.get("shape", "doubled_tokens")}
+    found = ahead({k: run_of(plan, width=plan.grid[-1], shape=s) for k, s in shapes.items()})
     return found | {"effect": 1 - found["other"] / found["one"]}
 
 
@@ -493,25 +410,16 @@ def conditioning(plan: Plan) -> Measurement:
     return comparison(best, worst, agreement, runs=b.size)
 
 
-claim(
-    "similar_samples_hurt",
-    "Similar samples slow training down (the dissimilarity assumption matters).", overlap,
-    above(0.2,
-        "decades by which separate samples are ahead of samples that share 95% of their energy",
-        "separate", "overlapping"),
-    {"overlap": 0.0},
-)  # fmt: skip
-claim(
-    "rank_is_needed", "Training needs sequences of full row rank.", lost_rank,
-    above(0.5, "the share of the speed lost when every sequence has a doubled token",
-        "decades with full rank", "with a doubled token", note="A negative loss is a gain."),
-    {"shape": "plain"}, OURS,
-)  # fmt: skip
+claim("similar_samples_hurt",
+      "Similar samples slow training down (the dissimilarity assumption matters).", overlap,
+      above(0.2, "decades by which separate samples are ahead of samples that share 95% of their "
+            "energy", "separate", "overlapping"), {"overlap": 0.0})  # fmt: skip
+claim("rank_is_needed", "Training needs sequences of full row rank.", lost_rank,
+      above(0.5, "the share of the speed lost when every sequence has a doubled token",
+            "decades with full rank", "with a doubled token", note="A negative loss is a gain."),
+      {"shape": "plain"}, OURS)  # fmt: skip
 # negative control: one small step for all, so that the size of the kernel decides
-claim(
-    "conditioning_ranks_initialisations",
-    "Among initialisations, the better conditioned tangent kernel trains faster.", conditioning,
-    above(0.3, "the rank correlation of good conditioning with speed, over five initialisations",
-        "decades of the best conditioned", "of the worst"),
-    {"step": 1e-4}, OURS,
-)  # fmt: skip
+claim("conditioning_ranks_initialisations",
+      "Among initialisations, the better conditioned tangent kernel trains faster.", conditioning,
+      above(0.3, "the rank correlation of good conditioning with speed, over five initialisations",
+            "decades of the best conditioned", "of the worst"), {"step": 1e-4}, OURS)  # fmt: skip

@@ -30,10 +30,8 @@ from shoal.training import Trajectory
 
 Numbers = dict[str, Float[Array, ""]]
 
-SAFETY = 1 - 4 * RTOL
-"""Factor of the largest allowed step, so that float64 can decide that it is allowed."""
-FAILURE = 0.01
-"""Probability with which theorem C may be wrong about weights drawn at random."""
+SAFETY = 1 - 4 * RTOL  # of the largest allowed step, so that float64 can decide that it is allowed
+FAILURE = 0.01  # probability with which theorem C may be wrong about weights drawn at random
 RECORDED = ("movement", "feature_sigma_min", "feature_norm")
 SOURCE = "ours, after the route of Wu et al. (2023), Theorem 1; proof in docs/theory/wu2023.md"
 
@@ -59,14 +57,9 @@ def start_constants(setup: Setup) -> Numbers:
         "R": R,
         "c_X": jnp.max(distances) ** 2 / 4,
         "rho": jnp.sqrt(N) * scales.output * scales.pool * n * R,
-        "tau_0": jnp.asarray(scales.score),
-        "tau_1": jnp.asarray(scales.output),
-        "kappa": jnp.asarray(scales.pool),
+        **dict(zip(("tau_0", "tau_1", "kappa"), map(jnp.asarray, scales), strict=True)),
         "r": jnp.asarray(r, float),
-        "q_0": norm_op(params0.W_Q),
-        "k_0": norm_op(params0.W_K),
-        "v_0": norm_op(params0.W_V),
-        "o_0": norm_op(params0.w_O),
+        **dict(zip(("q_0", "k_0", "v_0", "o_0"), map(norm_op, params0), strict=True)),
     }
 
 
@@ -83,24 +76,16 @@ def radii(c: Numbers, multiple: float) -> Numbers:
     spectral = c["o_0"] + multiple * (c["norm_F"] + alpha / 2) * E_0 / alpha**2
     lambda_O = jnp.minimum(coarse, spectral)
     lambda_V = c["v_0"] + r * b * lambda_O
-    mu = r * b * c["tau_0"] * c["c_X"] * lambda_V * lambda_O
     still = (c["q_0"] == 0) & (c["k_0"] == 0)
-    mu = jnp.where(still, 0.0, mu)
+    mu = jnp.where(still, 0.0, r * b * c["tau_0"] * c["c_X"] * lambda_V * lambda_O)
     exists = mu < 1
     lambda_Q = jnp.where(exists, (c["q_0"] + mu * c["k_0"]) / (1 - mu**2), jnp.inf)
     lambda_K = jnp.where(exists, (c["k_0"] + mu * c["q_0"]) / (1 - mu**2), jnp.inf)
     zeta = 1 + (c["tau_0"] * c["c_X"] * lambda_V) ** 2 * (lambda_Q**2 + lambda_K**2)
-    return {
-        "b": b,
-        "mu": mu,
-        "lambda_O": lambda_O,
-        "lambda_V": lambda_V,
-        "lambda_Q": lambda_Q,
-        "lambda_K": lambda_K,
-        "delta_O": lambda_O - c["o_0"],
-        "delta_V": lambda_V - c["v_0"],
-        "delta_Q": lambda_Q - c["q_0"],
-        "delta_K": lambda_K - c["k_0"],
+    norms = {"O": lambda_O, "V": lambda_V, "Q": lambda_Q, "K": lambda_K}
+    return {"b": b, "mu": mu} | {
+        **{f"lambda_{block}": norm for block, norm in norms.items()},
+        **{f"delta_{block}": norm - c[f"{block.lower()}_0"] for block, norm in norms.items()},
         "zeta": zeta,
         "z": lambda_O**2 * zeta,
         "D": r * rho**2 * lambda_O * zeta,
@@ -120,13 +105,8 @@ def descent_constants(setup: Setup) -> Numbers:
     chi = (32 - 16 * c_6) / (64 + 16 * c_5 + c_6**2)
     slow = 2 * r * rho**3 * c["lambda_O"] * c["lambda_V"] * c["zeta"] * E_0
     basic = (alpha**2 / 8) / (slow + rho**4 * (c["lambda_V"] ** 2 + r * c["z"]) ** 2)
-    return c | {
-        "c_5": c_5,
-        "c_6": c_6,
-        "chi": chi,
-        "gamma_basic": basic,
-        "gamma_max": chi / c["phi"] ** 2,
-    }
+    steps = {"gamma_basic": basic, "gamma_max": chi / c["phi"] ** 2}
+    return c | {"c_5": c_5, "c_6": c_6, "chi": chi} | steps
 
 
 def flow_constants(setup: Setup) -> Numbers:
@@ -156,11 +136,10 @@ def width_constants(setup: Setup, value_variance: Scalar) -> Numbers:
     N, n, d = X.shape
     B = jax.vmap(lambda x: attention(setup.params0, x, scales))(X)
     U = (B @ X).reshape(N * n, d)
-    kappa = scales.pool
-    G = kappa**2 * jnp.sum(relu_kernel(U, U).reshape(N, n, N, n), axis=(1, 3))
+    G = scales.pool**2 * jnp.sum(relu_kernel(U, U).reshape(N, n, N, n), axis=(1, 3))
     eigenvalues = jnp.linalg.eigvalsh(G)
     smallest = eigenvalues[0]
-    T = kappa**2 * n * jnp.sum(U**2)
+    T = scales.pool**2 * n * jnp.sum(U**2)
     # the root of 8 sqrt(2) (T / lambda) (1 + b) = e^b, approached from above, where the
     # condition holds at every iterate
     log_K = jnp.log(8 * jnp.sqrt(2.0) * T / smallest)
@@ -168,17 +147,12 @@ def width_constants(setup: Setup, value_variance: Scalar) -> Numbers:
     b = jnp.maximum(b, 1.0)
     width = jnp.asarray(setup.setting.units, float)
     needed = 8 * T * b / ((0.5 - 0.5 * jnp.log(2.0)) * smallest) * jnp.log(N / FAILURE)
-    return {
-        "lambda": smallest,
-        "lambda_resolution": jnp.finfo(jnp.float64).eps * N * eigenvalues[-1],
-        "T": T,
-        "b": b,
-        "p": jnp.asarray(FAILURE),
-        "eta_V": jnp.asarray(value_variance, float),
-        "width": width,
-        "width needed": needed,
-        "bound": scales.output**2 * jnp.asarray(value_variance) * width * smallest / 4,
-    }
+    eta_V = jnp.asarray(value_variance, float)
+    resolution = jnp.finfo(jnp.float64).eps * N * eigenvalues[-1]
+    bound = scales.output**2 * eta_V * width * smallest / 4
+    return {"lambda": smallest, "lambda_resolution": resolution, "T": T, "b": b,
+            "p": jnp.asarray(FAILURE), "eta_V": eta_V, "width": width, "width needed": needed,
+            "bound": bound}  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------- theorems
@@ -197,21 +171,14 @@ def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
     c, step_size = descent_constants(setup), setup.step_size
     rate = step_size * c["alpha"] ** 2 / 4
     bound = (1 - rate) ** run.step * c["E_0"] ** 2 / 2
-    return Certificate(
-        hypotheses=_common_hypotheses(c, setup)
-        | {
-            "(5) features drift less than alpha/2: c_5 < 1": Inequality(c["c_5"], 1.0),
-            "(6) ReLU term: c_6 < 2": Inequality(c["c_6"], 2.0),
-            "(7+) step size: gamma < chi / phi^2": Inequality(
-                jnp.where(c["E_0"] > 0, step_size, 0.0), c["gamma_max"]
-            ),
-        },
-        conclusions=_common_conclusions(c, setup, run, bound),
-        constants=c | {"gamma": jnp.asarray(step_size, float)},
-        predicted_rate=rate,
-        measured_rate=share_lost(run.risk, run.step[-1]),
-        curves={"proved bound": bound},
-    )
+    moving = jnp.where(c["E_0"] > 0, step_size, 0.0)
+    hypotheses = {
+        "(5) features drift less than alpha/2: c_5 < 1": Inequality(c["c_5"], 1.0),
+        "(6) ReLU term: c_6 < 2": Inequality(c["c_6"], 2.0),
+        "(7+) step size: gamma < chi / phi^2": Inequality(moving, c["gamma_max"]),
+    }
+    c |= {"gamma": jnp.asarray(step_size, float)}
+    return _compared(setup, run, c, hypotheses, bound, rate, share_lost(run.risk, run.step[-1]))
 
 
 @PAPER.theorem(method="flow", probes=RECORDED, source=SOURCE)
@@ -226,19 +193,14 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
     rate = c["alpha"] ** 2 / 2
     bound = jnp.exp(-rate * time) * c["E_0"] ** 2 / 2
     integrated = jnp.all(jnp.isfinite(run.risk)) & (step_size * c["phi"] ** 2 < 100)
-    return Certificate(
-        hypotheses=_common_hypotheses(c, setup)
-        | {
-            "(5') features drift less than alpha/2: c_5' < 1": Inequality(c["c_5"], 1.0),
-            # a NaN, or a record too coarse for the integrator, decides nothing
-            "the flow was integrated": Inequality(jnp.where(integrated, 0.0, 1.0), 1.0),
-        },
-        conclusions=_common_conclusions(c, setup, run, bound, 100 * FLOW_RTOL),
-        constants=c | {"time step": jnp.asarray(step_size, float)},
-        predicted_rate=rate,
-        measured_rate=-jnp.log(run.risk[-1] / run.risk[0]) / time[-1],
-        curves={"proved bound": bound},
-    )
+    hypotheses = {
+        "(5') features drift less than alpha/2: c_5' < 1": Inequality(c["c_5"], 1.0),
+        # a NaN, or a record too coarse for the integrator, decides nothing
+        "the flow was integrated": Inequality(jnp.where(integrated, 0.0, 1.0), 1.0),
+    }
+    c |= {"time step": jnp.asarray(step_size, float)}
+    measured = -jnp.log(run.risk[-1] / run.risk[0]) / time[-1]
+    return _compared(setup, run, c, hypotheses, bound, rate, measured, 100 * FLOW_RTOL)
 
 
 @PAPER.theorem(method=ANY_METHOD, source="ours; proof in docs/theory/wu2023.md")
@@ -255,12 +217,11 @@ def theorem_c(setup: Setup, run: Trajectory | None) -> Certificate:  # noqa: ARG
     drawn = setup.from_init and setup.setting.init != "orthogonal"
     c = width_constants(setup, setup.setting.variances().W_V if drawn else float("nan"))
     alpha = start_constants(setup)["alpha"]
+    independent = Inequality(c["lambda_resolution"], c["lambda"])
     return Certificate(
         hypotheses={
             "rows of W_V are independent Gaussians: 0 < eta_V": Inequality(0.0, c["eta_V"]),
-            "limit features are independent: 0 < lambda": Inequality(
-                c["lambda_resolution"], c["lambda"]
-            ),
+            "limit features are independent: 0 < lambda": independent,
             "wide enough": Inequality(c["width needed"], c["width"]),
         },
         conclusions={"features are independent": Inequality(c["bound"], alpha**2)},
@@ -268,21 +229,19 @@ def theorem_c(setup: Setup, run: Trajectory | None) -> Certificate:  # noqa: ARG
     )
 
 
-def _common_hypotheses(c: Numbers, setup: Setup) -> dict[str, Inequality]:
-    return {
+def _compared(
+    setup: Setup, run: Trajectory, c: Numbers, hypotheses: dict[str, Inequality],
+    bound: Float[Array, " T"], rate: Scalar, measured: Scalar, integration: float = 0.0,
+) -> Certificate:  # fmt: skip
+    """What theorems A and B share: the bound on the risk, and on everything that was recorded.
+
+    ``integration`` is the relative error of the trajectory itself, zero for a discrete method.
+    """
+    common = {
         "w_O is trained": Inequality(1e-9, jnp.asarray(setup.step_ratios["w_O"], float)),
         "features are independent: 0 < alpha": Inequality(c["alpha_resolution"], c["alpha"]),
         "(1-4) balls exist: mu < 1": Inequality(jnp.where(c["E_0"] > 0, c["mu"], 0.0), 1.0),
     }
-
-
-def _common_conclusions(
-    c: Numbers, setup: Setup, run: Trajectory, bound: Float[Array, " T"], integration: float = 0.0
-) -> dict[str, Inequality | Equality]:
-    """The bound on the risk, and on everything else that was recorded.
-
-    ``integration`` is the relative error of the trajectory itself, zero for a discrete method.
-    """
     risk, seen = run.risk, run.probes
     loss0 = c["E_0"] ** 2 / 2
     eps = jnp.finfo(risk.dtype).eps
@@ -292,30 +251,25 @@ def _common_conclusions(
     error = jnp.maximum(32 * eps, integration) * size
     rounding = error * jnp.sqrt(2 * jnp.abs(risk)) + error**2
     start_gap = jnp.abs(risk[0].astype(jnp.float64) - loss0)
+    start_error = 1e-9 * loss0 + rounding[0].astype(jnp.float64)
+    falling = jnp.where(run.step > 0, risk, 0.0)  # step 0 is an equality, checked by itself
     conclusions: dict[str, Inequality | Equality] = {
-        "the run starts at its initial weights": Inequality(
-            start_gap, 1e-9 * loss0 + rounding[0].astype(jnp.float64)
-        ),
-        # step 0 is an equality, which the line before checks
-        "risk falls at the proved rate": Inequality(
-            jnp.where(run.step > 0, risk, 0.0), bound, rounding
-        ),
+        "the run starts at its initial weights": Inequality(start_gap, start_error),
+        "risk falls at the proved rate": Inequality(falling, bound, rounding),
     }
-    for letter, name in (("O", "w_O"), ("V", "W_V"), ("Q", "W_Q"), ("K", "W_K")):
+    for name in ("w_O", "W_V", "W_Q", "W_K"):
         if (key := f"movement_{name}") in seen:
             length = norm_fro(getattr(setup.params0, name))
             scale = jnp.where(length > 0, length, 1)
             conclusions[f"{name} stays in its ball"] = Inequality(
-                seen[key] * scale, c[f"delta_{letter}"], jnp.maximum(4 * eps, integration) * scale
+                seen[key] * scale, c[f"delta_{name[-1]}"], jnp.maximum(4 * eps, integration) * scale
             )
-    if "feature_sigma_min" in seen:
+    blur = 32 * eps * c["phi"]
+    if (low := seen.get("feature_sigma_min")) is not None:
         conclusions["features stay independent: alpha/2 <= sigma_min(F)"] = Inequality(
-            c["alpha"] / 2,
-            seen["feature_sigma_min"],
-            c["alpha_resolution"] + 32 * eps * c["phi"],
+            c["alpha"] / 2, low, c["alpha_resolution"] + blur
         )
-    if "feature_norm" in seen:
-        conclusions["features stay bounded: |F| <= phi"] = Inequality(
-            seen["feature_norm"], c["phi"], 32 * eps * c["phi"]
-        )
-    return conclusions
+    if (high := seen.get("feature_norm")) is not None:
+        conclusions["features stay bounded: |F| <= phi"] = Inequality(high, c["phi"], blur)
+    curves = {"proved bound": bound}
+    return Certificate(common | hypotheses, conclusions, c, rate, measured, curves)
