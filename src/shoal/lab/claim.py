@@ -239,7 +239,7 @@ class Rule(NamedTuple):
 
 def _shown(found: Measurement, rule: Rule) -> tuple[int, str, Panel | None]:
     """Number of runs, what the effect was made of (in brackets), and a picture of it."""
-    runs, ends, panel = len(found.get("effect", ())), [], None
+    runs, ends, panel = len(np.atleast_1d(found.get("effect", ()))), [], None
     if "y" in found:
         x, y = found["x"], found["y"]
         runs, ends = y.size, [f"{np.mean(y[:, k]):.3g} at {x[k]:g}" for k in (0, -1)]

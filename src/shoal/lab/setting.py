@@ -260,10 +260,16 @@ class Setting:
 
     @classmethod
     @functools.cache
+    def _hints(cls) -> dict[str, Any]:
+        hints = typing.get_type_hints(cls, include_extras=True)
+        return {name: hints[name] for name in cls.fields()}
+
+    @classmethod
+    @functools.cache
     def marks(cls) -> dict[str, Mark]:
         """How each field enters compiled programs."""
         found = {}
-        for name, hint in _hints(cls).items():
+        for name, hint in cls._hints().items():
             parts = tuple(_parts(hint))
             usual = Mark.TRACED if float in parts else Mark.STATIC
             found[name] = next((mark for mark in Mark if mark in parts), usual)
@@ -286,7 +292,7 @@ class Setting:
                         if comment := line.partition("#")[2].strip():
                             comments[node.target.id] = comment
         found = {}
-        for name, hint in _hints(cls).items():
+        for name, hint in cls._hints().items():
             said = " | ".join(_choices(hint)), comments.get(name, "")
             found[name] = "; ".join(filter(None, said))
         return found
@@ -332,12 +338,6 @@ class Setting:
 # --------------------------------------------------------------------------- reading the class
 
 
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
-
-
 def _parts(hint: Any) -> Iterable[Any]:
     """A type hint, and everything inside it."""
     yield hint
@@ -365,7 +365,7 @@ def provenance(kind: type[Setting]) -> dict[str, str]:
 
 def with_values(setting: Setting, values: Mapping[str, Any], *, owner: str) -> Any:
     """Return the setting with some values replaced, each checked against its field's type."""
-    hints = _hints(type(setting))
+    hints = setting._hints()
     for name in values:
         if name not in hints:
             raise InputError(f"{owner} has no setting {name!r}; {nearest(name, hints)}")

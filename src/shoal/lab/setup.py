@@ -216,13 +216,10 @@ def _flatten(setup: Setup) -> tuple:
 
 def _number(value: Any, precision: str) -> Any:
     """A traced number in the working precision; seeds and counts stay whole."""
-    if isinstance(value, float):
-        return np.asarray(value, precision)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return np.asarray(value, np.int64)
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return value.astype(precision)
-    return value
+    if not isinstance(value, float | int | np.ndarray):  # such as what JAX traces
+        return value
+    number = np.asarray(value)
+    return number.astype(precision) if number.dtype.kind == "f" else number
 
 
 def _unflatten(about: tuple, parts: tuple) -> Setup:
@@ -343,9 +340,7 @@ def _program(setting: Any) -> tuple[Any, dict[str, Any]]:
 
 def check_problem(setting: Any, problem: Any, held_out: Any) -> None:
     """Let the setting refuse data from outside, and compare targets with the model's output."""
-    for part in (problem, held_out):
-        if part is None:
-            continue
+    for part in (problem,) if held_out is None else (problem, held_out):
         if setting.target() == "Y" and part.y.ndim != 1 + len(setting.output_shape()):
             rows = ("sample", "token")[len(setting.output_shape()) - 1]
             raise InputError(f"Y has shape {part.y.shape}; expected one target row per {rows}.")
