@@ -386,13 +386,13 @@ def test_a_finished_measurement_is_not_repeated(folder):
     assert FAKE.decide(first.arrays)[:3] == FAKE.decide(second.arrays)[:3]
 
 
-@pytest.mark.parametrize("damage", [b"damaged", b"", None])
+@pytest.mark.parametrize("damage", [b"damaged", b"", {}, {"_seconds": np.ones(2), "_names": "x"}])
 def test_damaged_measurements_are_redone(folder, damage):
     calls = []
     kept(FAKE, FAKE.quick, calls)
     (path,) = folder.glob("*.npz")
-    if damage is None:
-        np.savez(path, effect=np.ones(4))  # without what says that it is whole
+    if isinstance(damage, dict):
+        np.savez(path, effect=np.ones(4), **damage)  # without what says that it is whole
     else:
         path.write_bytes(damage)
     assert not kept(FAKE, FAKE.quick, calls).found

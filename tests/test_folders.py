@@ -217,6 +217,15 @@ def test_a_run_of_an_own_model_needs_its_setup(tmp_path, capsys, method):
     assert call(capsys, "report", tmp_path / "own")[0] == 2
 
 
+def test_inputs_that_are_named_are_saved_under_their_names(tmp_path):
+    for name in ("a", "params"):
+        setup = sh.setup(
+            lambda w, x: sum(x.values()) * w, np.ones(()), {name: np.eye(2)}, np.eye(2)
+        )
+        sh.train(setup, steps=1, step_size=0.1).save(tmp_path / name)
+        assert set(np.load(tmp_path / name / "problem.npz")) == {f"x_{name}", "y"}
+
+
 def test_a_run_by_optax_comes_back_but_is_no_gradient_descent(tmp_path):
     setup = sh.setup("wu2023", **SIZES)
     run = sh.train(setup, method=optax.sgd(0.01))

@@ -89,6 +89,8 @@ def test_axes_ranges_zips_and_derived_values_make_the_grid():
 def test_whole_ends_of_a_range_mean_whole_numbers():
     text = 'paper = "x"\n[axes]\nwidth = { from = 10, to = 1000, count = 3, log = true }\n'
     assert parse(text).axes == [[{"width": 10}, {"width": 100}, {"width": 1000}]]
+    few = text.replace("10, to = 1000, count = 3", "1, to = 3, count = 99999")
+    assert parse(f"seeds = '0-9'\n{few}").num_runs == 3 * 10  # so the budget allows it
 
 
 def test_derived_values_may_need_each_other_in_any_order():

@@ -77,8 +77,8 @@ def cached(about: Any, make: Callable[[], dict[str, Any]]) -> Cached:
     begun = time.perf_counter()
     made = {name: np.asarray(value) for name, value in make().items()}
     seconds = time.perf_counter() - begun
-    about_made: dict[str, Any] = {"_seconds": seconds, "_names": ",".join(sorted(made))}
-    np.savez(content := io.BytesIO(), **made, **about_made)
+    kept: dict[str, Any] = {**made, "_seconds": seconds, "_names": ",".join(sorted(made))}
+    np.savez(content := io.BytesIO(), **kept)
     with contextlib.suppress(OSError):  # a cache that cannot be written is slower, not wrong
         write_aside(path, content.getvalue())
     return Cached(made, seconds, found=False)

@@ -374,7 +374,7 @@ def _read_trajectory(
         msg = f"{where}: every column must hold numbers, with none missing ({', '.join(odd)})."
         raise InputError(msg)
     places = {seed: place for place, seed in enumerate(seeds)}
-    place = [places.get(seed, len(seeds)) for seed in frame["seed"]]
+    place = np.array([places.get(seed, len(seeds)) for seed in frame["seed"]])
     frame = frame[np.lexsort((frame["step"].to_numpy(), place))]  # in the order of the seeds
     if (
         frame["seed"].to_list() != np.repeat(seeds, len(steps)).tolist()

@@ -10,6 +10,7 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from shoal.certificates import Certificate, readings, verdict
 from shoal.errors import InputError
@@ -113,7 +114,8 @@ def _trained(
     needed = tuple(name for key in theorems for name in theorem_of(setup, key).probes)
     names, parts = _recorded(setup, probes, needed)
     seen = engine.trajectories(setup, names)
-    run = Run(setup, seen.step[0], seen.risk, dict(seen.probes), seen.params)
+    step, risk = np.asarray(seen.step[0]), np.asarray(seen.risk)
+    run = Run(setup, step, risk, dict(seen.probes), seen.params)
     found = {key: run.certify(key) for key in theorems}
     columns = [c for name in probes for c in [f"{name}_{p}" for p in parts[name]] or [name]]
     run = dataclasses.replace(run, probes={column: seen.probes[column] for column in columns})
