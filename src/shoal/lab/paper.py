@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from shoal.errors import InputError
+from shoal.figures import Figure
 from shoal.lab.claim import Claim, Plan, Rule, study_measure
 from shoal.lab.setting import OURS, PAPER, SUMMARY, Setting
 from shoal.lab.study import Study, study_figure
@@ -138,17 +139,30 @@ class Paper:
         source: str = OURS,
         jobs: Callable[[bool], list] = lambda _: [],
     ) -> Any:
-        """Register a figure: of a study, or as a decorator of a function ``full -> Figure``."""
+        """Register a figure: of a study, or as a decorator of a function ``full -> Figure``.
+
+        Such a function may also return the caption and the panels, as one tuple.
+        """
         require_provenance(source)
 
         def add(make: Callable[[bool], Any]) -> Callable[[bool], Any]:
             words = title or (make.__doc__ or key).strip().splitlines()[0].rstrip(".")
-            self.figures.append(PaperFigure(key, words, make, source, jobs))
-            return make
+
+            def figure(full: bool) -> Figure:
+                made = make(full)
+                return made if isinstance(made, Figure) else Figure(key, words, made[0], made[1:])
+
+            self.figures.append(PaperFigure(key, words, figure, source, jobs))
+            return figure
 
         if study is None:
             return add
         return add(lambda full: study_figure(key, title or key, study, tuple(probes), full=full))
+
+    def sizes(self, claim: str, full: bool) -> Plan:
+        """The plan of a claim, for figures that show the same runs."""
+        found = next(c for c in self.claims if c.key == f"{self.key}.{claim}")
+        return found.full if full else found.quick
 
     def all_theorems(self) -> tuple[Theorem, ...]:
         """Its own theorems and the one about every model."""

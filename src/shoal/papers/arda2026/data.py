@@ -28,29 +28,21 @@ def clipped(X: Float[Array, "N n d"]) -> Float[Array, "N n d"]:
     return X / jnp.maximum(length, 1.0)
 
 
-# ------------------------------------------------------------------------------- in the unit ball
-
-
-def _tokens(key: PRNGKeyArray, setting: Any, num_samples: int, num_tokens: int) -> tuple:
-    """Sequences and their queries; None for a query that is the last token."""
-    X = clipped(gaussian_tokens(key, num_samples, num_tokens, setting.dim))
-    X = setting.token_norm * X
+def _tokens(key: PRNGKeyArray, setting: Any, num_samples: int, num_tokens: int) -> Any:
+    """Sequences in a ball, with their queries if these are not the last tokens."""
+    X = setting.token_norm * clipped(gaussian_tokens(key, num_samples, num_tokens, setting.dim))
     if setting.query == "last":
-        return X, None
+        return X
     # from the data's key, so that anchors and samples have the same query
     key_q = jax.random.fold_in(key_of(setting.data_seed, DATA), 9)
     q = jax.random.normal(key_q, (setting.dim,), float)
     return X, jnp.broadcast_to(q / jnp.linalg.norm(q), (num_samples, setting.dim))
 
 
-def _inputs(X: Array, q: Array | None) -> Any:
-    return X if q is None else (X, q)
-
-
 def anchors(setting: Any) -> Any:
     """The inputs at which the paper's teacher looks; never those of training."""
     key = jax.random.fold_in(key_of(setting.data_seed, DATA), 1)
-    return _inputs(*_tokens(key, setting, setting.num_anchors, setting.anchor_tokens))
+    return _tokens(key, setting, setting.num_anchors, setting.anchor_tokens)
 
 
 def teacher(setting: Any, params: Weights) -> Weights:
@@ -79,10 +71,10 @@ def dual_transport(setting: Any, params: Weights, inputs: Any) -> Weights:
 def sequences(setting: Any, key: PRNGKeyArray) -> Problem:
     """Tokens in a ball, labelled by a teacher of known norm or by chance."""
     key_X, key_y, key_pool = jax.random.split(key, 3)
-    X, q = _tokens(key_X, setting, setting.num_samples, setting.num_tokens)
+    inputs = _tokens(key_X, setting, setting.num_samples, setting.num_tokens)
+    X, q = inputs if isinstance(inputs, tuple) else (inputs, None)
     if setting.labels == "gaussian":
         return Problem(X, gaussian_labels(key_y, setting.num_samples, setting.label_scale), q)
-    inputs = _inputs(X, q)
     if setting.labels == "dual":
         taught = own_heads(setting)
         v = dual_transport(setting, taught, inputs)
@@ -91,9 +83,6 @@ def sequences(setting: Any, key: PRNGKeyArray) -> Problem:
         taught = Weights(*(leaf[: setting.pool] for leaf in pool))
         v = teacher(setting, taught)
     return Problem(X, teachers.labels(taught, v, inputs, setting.sigma), q)
-
-
-# -------------------------------------------------------------------------------- autoregressive
 
 
 def series(key: PRNGKeyArray, count: int, length: int, lag: int) -> Float[Array, "N length"]:
@@ -118,10 +107,9 @@ def positions(num_tokens: int, pairs: int) -> Float[Array, "n channels"]:
 
 def autoregressive(setting: Any, key: PRNGKeyArray, count: int) -> Problem:
     """Windows of a series with channels of positions; the target is what comes next."""
-    n = setting.num_tokens
-    values = series(key, count, n + 1, setting.lag)
-    places = positions(n, setting.channels)
+    values = series(key, count, setting.num_tokens + 1, setting.lag)
+    places = positions(setting.num_tokens, setting.channels)
     places = jnp.broadcast_to(places[None], (count, *places.shape))
-    X = jnp.concatenate([values[:, :n, None], places], axis=2)
-    X = clipped(X) if setting.clip else X
-    return Problem(X, values[:, 1:, None] if setting.model == "causal" else values[:, -1])
+    X = jnp.concatenate([values[:, :-1, None], places], axis=2)
+    y = values[:, 1:, None] if setting.model == "causal" else values[:, -1]
+    return Problem(clipped(X) if setting.clip else X, y)

@@ -1,6 +1,7 @@
 """Experiments of arda2026: what claims and figures measure, in the sizes of a plan.
 
-``plan.get`` reads what a negative control changes.
+In this order: width, steps and samples; length; series; projection. ``plan.get`` reads what a
+negative control changes.
 """
 
 import dataclasses
@@ -11,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from shoal import inits
 from shoal._typing import Array, Callable
 from shoal.lab.claim import Measurement, Plan, comparison, log10_ratio
 from shoal.lab.engine import per_start
@@ -51,34 +53,24 @@ def lowest(run: Run) -> np.ndarray:
     return run.risk[:, :-1].min(axis=1)
 
 
-# ------------------------------------------------------------------------- width, steps, samples
+def _ratio(one: np.ndarray, other: np.ndarray) -> Measurement:
+    return comparison(one, other, one / other)
 
 
-def width_run(num_heads: int, seed: int, num_samples: int, num_steps: int) -> dict[str, np.ndarray]:
-    """One run of the paper's width experiment, kept on disk when it is done."""
+def width_run(num_heads: int, seed: int, num_samples: int, num_steps: int) -> np.ndarray:
+    """Losses of one run of the paper's width experiment, kept on disk when it is done."""
     from shoal.disk.cache import cached
 
     values = {"num_heads": num_heads, "num_samples": num_samples, "num_steps": num_steps}
 
-    def make() -> dict[str, Any]:
+    def make() -> dict[str, np.ndarray]:
         setup = paper_setup(PAPER, values | {"every": 10}, seeds=(seed,), precision="float32")
-        run = train(setup, probes=("scaled_movement",))
-        return {
-            "risk": run.risk[0],
-            "average": per_start(setup.replace(params0=run.average), _risk)[0],
-            "energy": run.risk[0, 0],
-            "moved": np.array([run.probes[f"scaled_movement_{k}"].max() for k in "cUW"]),
-            "seconds": run.notes["seconds"],
-        }
+        return {"risk": train(setup, probes=()).risk[0]}
 
-    return cached(["arda2026.width_run", values, seed], make).arrays
+    return cached(["arda2026.width_run", values, seed], make).arrays["risk"]
 
 
-def _risk(setup: Setup) -> Array:
-    return setup.fast_risk(setup.params0)
-
-
-def width_jobs(plan: Plan) -> list[Callable[[], dict[str, np.ndarray]]]:
+def width_jobs(plan: Plan) -> list[Callable[[], np.ndarray]]:
     """Every `width_run` of a plan, not yet called; none if the plan is small."""
     seeds = range(plan.seeds if plan.samples >= LARGE else 0)
     sizes = (plan.samples, plan.steps)
@@ -89,7 +81,7 @@ def best_by_width(plan: Plan) -> Measurement:
     """Lowest training loss by width, same data and number of steps."""
     if plan.control or not (jobs := width_jobs(plan)):
         return by_grid(plan, "num_heads", lowest)
-    best = np.array([job()["risk"][:-1].min() for job in jobs])
+    best = np.array([job()[:-1].min() for job in jobs])
     return curve(plan, best.reshape(plan.seeds, -1).T)
 
 
@@ -98,41 +90,36 @@ def mean_by_steps(plan: Plan) -> Measurement:
     return by_grid(plan, "num_steps", lambda run: run.risk[:, :-1].mean(axis=1))
 
 
-def _boundary_points(setup: Setup, v: Weights, seed: Array) -> dict[str, Weights]:
-    """Points of the boundary: all heads along one feature, each its own way, along a transport."""
-    params0, x = setup.params0, setup.inputs[0]
-    F = heads.features(params0, x[None], setup.setting.sigma)
+def _errors(setup: Setup, seed: Array) -> dict[str, Array]:
+    """Largest errors over samples at the teacher's transport, and at points of the boundary.
+
+    There all heads move along one feature, each its own way, or along the transport.
+    """
+    params0, x, setting = setup.params0, setup.inputs[0], setup.setting
+    v = data.teacher(setting, params0)
+    F = heads.features(params0, x[None], setting.sigma)
     turned = F.MU[0][:, :, None] * x[-1][None, None, :]
     turned = turned / jnp.linalg.norm(turned, axis=(1, 2), keepdims=True)
-    keys = jax.random.split(jax.random.fold_in(key_of(seed, WEIGHTS), 1), 3)
-    noise = [jax.random.normal(key, W.shape) for key, W in zip(keys, params0, strict=True)]
-    one_way = turned, F.a[0], jnp.ones_like(params0.c)  # twins included
-    far = {
-        "coherent": [W + 1e3 * e for W, e in zip(params0, one_way, strict=True)],
-        "random": [W + 1e3 * e for W, e in zip(params0, noise, strict=True)],
-        "transported": teachers.moved(params0, Weights(*(1e3 * block for block in v))),
-    }
-    limits = setup.setting.limits
-    return {k: teachers.nearest(params0, Weights(*point), limits) for k, point in far.items()}
+    one_way = Weights(turned, F.a[0], jnp.ones_like(params0.c))  # twins included
+    noise = inits.ntk(jax.random.fold_in(key_of(seed, WEIGHTS), 1), params0)
 
+    def far(e: Weights) -> Weights:
+        return jax.tree.map(lambda W, e: W + 1e3 * e, params0, e)
 
-def _errors(setup: Setup, seed: Array) -> dict[str, Array]:
-    """Largest errors over samples at points of the boundary, and at the teacher's transport."""
-    v = data.teacher(setup.setting, setup.params0)
-
-    def linearised(point: Weights) -> Array:
-        return teachers.linearised(setup.network, setup.params0, setup.inputs, point)
-
-    found = {"approximation": linearised(teachers.moved(setup.params0, v)) - setup.targets}
-    for kind, edge in _boundary_points(setup, v, seed).items():
+    points = {"coherent": far(one_way), "random": far(noise)}
+    points["transported"] = teachers.moved(params0, jax.tree.map(lambda block: 1e3 * block, v))
+    linearised = functools.partial(teachers.linearised, setup.network, params0, setup.inputs)
+    found = {"approximation": linearised(teachers.moved(params0, v)) - setup.targets}
+    for kind, point in points.items():
+        edge = teachers.nearest(params0, point, setting.limits)
         found[kind] = predict(setup.network, edge, setup.inputs) - linearised(edge)
     return {kind: jnp.max(jnp.abs(error)) for kind, error in found.items()}
 
 
 @functools.cache
 def _width_errors(num_heads: int, seeds: int, samples: int) -> dict[str, np.ndarray]:
-    values = {"num_heads": num_heads, "num_samples": samples}
-    setup = paper_setup(PAPER, values, seeds=range(seeds))
+    sizes = {"num_heads": num_heads, "num_samples": samples}
+    setup = paper_setup(PAPER, sizes, seeds=range(seeds))
     rows = [per_start(setup.rows([s]), _errors, np.uint32(s)) for s in range(seeds)]
     return jax.tree.map(lambda *xs: np.concatenate(xs), *rows)
 
@@ -164,10 +151,7 @@ def path_bound(plan: Plan) -> Measurement:
     run = dataclasses.replace(run, risk=run.risk * plan.get("times", 1.0))
     known = [one.constants for one in run.certify("theorem_b")]
     bound, mean = (np.array([c[k] for c in known]) for k in ("bound along the path", "mean loss"))
-    return comparison(bound, mean, bound / mean)
-
-
-# -------------------------------------------------------------------------------------- length
+    return _ratio(bound, mean)
 
 
 def _gradient_norms(setup: Setup) -> Array:
@@ -178,7 +162,7 @@ def _gradient_norms(setup: Setup) -> Array:
     # twins of opposite signs hide the inner layers: f = 0 whatever these do
     same = params._replace(c=jnp.abs(params.c))
     J = jax.lax.map(lambda x: jax.grad(setup.network.apply)(same, x).inner_W, setup.inputs)
-    return jnp.sqrt(jnp.sum(J**2, axis=tuple(range(1, J.ndim))))
+    return teachers.row_norms(J)
 
 
 def gradient_norms(plan: Plan, num_tokens: int = 16, norm: float = 1.0) -> np.ndarray:
@@ -212,17 +196,13 @@ def spikes(plan: Plan) -> Measurement:
     return log10_ratio(*(g.max(axis=1) / g.mean(axis=1) for g in tails))
 
 
-# -------------------------------------------------------------------------------------- series
-
-
 def series_runs(plan: Plan, model: str, lag: int, **values: Any) -> dict[str, np.ndarray]:
     """Lowest held-out loss and largest Jacobian norm of a model on a series, for every seed."""
     common = {
         "problem": "autoregressive", "test_samples": plan.samples, "every": plan.steps // 20,
         "radius": None, "recurrence": 1.0, "channels": 8, "clip": False, "step_size": None,
     }  # fmt: skip
-    probes = ("test_risk", "jacobian")
-    run = runs_of(plan, probes, model=model, lag=lag, **(common | values))
+    run = runs_of(plan, ("test_risk", "jacobian"), model=model, lag=lag, **(common | values))
     jacobian = run.probes["jacobian_w" if model == "recurrent" else "jacobian_W"]
     return {"loss": run.probes["test_risk"].min(axis=1), "jacobian": jacobian.max(axis=1)}
 
@@ -273,11 +253,7 @@ def places(plan: Plan) -> Measurement:
     loss = per_start(run.setup.replace(params0=run.params), _by_place)
     loss = loss * (1 + plan.get("growth", 0.0) * np.arange(n)) ** 2  # the control's drift
     quarter = (n - lag) // 4
-    early, late = loss[:, lag : lag + quarter].mean(axis=1), loss[:, -quarter:].mean(axis=1)
-    return comparison(late, early, late / early)
-
-
-# ---------------------------------------------------------------------------------- projection
+    return _ratio(loss[:, -quarter:].mean(axis=1), loss[:, lag : lag + quarter].mean(axis=1))
 
 
 def _moved(run: Run) -> np.ndarray:
@@ -289,8 +265,7 @@ def use_of_radius(plan: Plan) -> Measurement:
     """Largest share of the radius that any block used, in the paper's width experiment."""
     radius = plan.get("radius", 3.0)
     run = runs_of(plan, ("scaled_movement",), radius=radius)
-    share = _moved(run).max(axis=1) / radius
-    return comparison(share, np.ones_like(share), share)
+    return _ratio(_moved(run).max(axis=1) / radius, np.ones(plan.seeds))
 
 
 def _largest_eigenvalue(setup: Setup) -> Array:
@@ -348,17 +323,15 @@ def knee_runs(plan: Plan, share: float) -> dict[str, np.ndarray]:
 def knee(plan: Plan) -> Measurement:
     """Loss of runs within half of the dual teacher's norm, over what the lower bound expects."""
     found = knee_runs(plan, plan.get("share", 0.5))
-    loss, expected = found["loss"], 0.25 * found["energy"]
-    return comparison(loss, expected, loss / expected)
+    return _ratio(found["loss"], 0.25 * found["energy"])
 
 
 def mean_field(plan: Plan) -> Measurement:
     """Drift of the tangent kernel with the output over sqrt(heads), against the paper's scale."""
 
     def drift(scale: float) -> np.ndarray:
-        step = scale**2 * plan.steps**-0.5
-        values: dict[str, Any] = {"output_scale": scale, "step_size": step, "radius": None}
-        run = runs_of(plan, ("kernel_drift",), every=plan.steps, **values)
+        values: dict[str, Any] = {"output_scale": scale, "radius": None, "every": plan.steps}
+        run = runs_of(plan, ("kernel_drift",), step_size=scale**2 * plan.steps**-0.5, **values)
         return run.probes["kernel_drift"][:, -1]
 
     return log10_ratio(drift(plan.get("scale", plan.width**0.5)), drift(1.0))

@@ -5,17 +5,20 @@ in the captions.
 """
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import numpy as np
 
-from shoal.figures import Curve, Figure, Panel, band
+from shoal.figures import Curve, Panel, band
 from shoal.lab.claim import Plan, exponents, mean_interval
+from shoal.lab.run import Run
 from shoal.lab.setup import Setup, paper_setup
 from shoal.papers.arda2026 import data
 from shoal.papers.arda2026 import experiments as ex
 from shoal.papers.arda2026.model import PAPER
+from shoal.papers.arda2026.studies import SAYS
 from shoal.runtime import in_float64
 
 LAGS = (1, 2, 4, 8, 16, 32)
@@ -23,105 +26,87 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0)
 NORMS = (0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0)
 
 
-def _plan(key: str, full: bool) -> Plan:
-    claim = next(c for c in PAPER.claims if c.key == f"arda2026.{key}")
-    return claim.full if full else claim.quick
-
-
-def _line(label: str, x: Any, y: Any) -> Curve:
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    return Curve(label, x, y, y, y)
-
-
 def _fitted(label: str, x: Any, y: np.ndarray) -> Curve:
     """A band whose label tells its exponent."""
-    x = np.asarray(x, float)
-    mean, low, high = mean_interval(exponents(x, y))
+    mean, low, high = mean_interval(exponents(np.asarray(x, float), y))
     return band(f"{label}slope {mean:.2f} [{low:.2f}, {high:.2f}]", x, y)
 
 
 def _guide(first: Curve, power: float) -> Curve:
     """A straight line of a known exponent from where a curve begins."""
-    return _line(f"power {power:g}", first.x, first.y[0] * (first.x / first.x[0]) ** power)
+    return band(f"power {power:g}", first.x, first.y[0] * (first.x / first.x[0]) ** power)
 
 
 def _loglog(title: str, x_label: str, y_label: str, *curves: Curve) -> Panel:
     return Panel(title, x_label, y_label, curves, log_x=True, log_y=True)
 
 
-def width_jobs(full: bool) -> list[Any]:
-    """The runs of the width experiment at the paper's size."""
-    return ex.width_jobs(_plan("training_loss_falls_like_root_width", full))
+def _widths(full: bool) -> Plan:
+    return PAPER.sizes("training_loss_falls_like_root_width", full)
 
 
-@PAPER.figure("width", "Width", source="paper, main text in our words", jobs=width_jobs)
-def width(full: bool) -> Figure:
+@PAPER.figure("width", "Width", source=SAYS, jobs=lambda full: ex.width_jobs(_widths(full)))
+def width(full: bool) -> tuple:
     """Errors at boundary points, approximation and training by number of heads."""
-    errors = _plan("boundary_error_falls_like_root_width", full)
-    plan = _plan("training_loss_falls_like_root_width", full)
+    errors, plan = PAPER.sizes("boundary_error_falls_like_root_width", full), _widths(full)
     kinds = ("coherent", "random", "transported", "approximation")
     *lines, app = (_fitted(f"{kind}, ", **ex.boundary_errors(errors, kind)) for kind in kinds)
     best = _fitted("", **ex.best_by_width(plan))
-    panels = (
+    return (
+        f"tanh, dim 8, 16 tokens, radius and teacher 3. Errors: {errors.samples} samples, "
+        f"{errors.seeds} seeds; training: {plan.samples} samples, {plan.steps} "
+        f"steps of their number's inverse root, {plan.seeds} seeds (median, quartiles). The "
+        "paper reports slopes near -1/2 for all three; which boundary points it takes is not "
+        "known.",
         _loglog("linearisation error at the boundary", "heads", "largest over samples",
                 *lines, _guide(lines[0], -0.5)),
         _loglog("approximation error", "heads", "largest over samples", app, _guide(app, -0.5)),
         _loglog("lowest training loss", "heads", "mean of squares", best, _guide(best, -0.5)),
     )  # fmt: skip
-    caption = (
-        f"tanh, dim 8, 16 tokens, radius and teacher 3. Errors: {errors.samples} samples, "
-        f"{errors.seeds} seeds; training: {plan.samples} samples, {plan.steps} "
-        f"steps of their number's inverse root, {plan.seeds} seeds (median, quartiles). The "
-        "paper reports slopes near -1/2 for all three; which boundary points it takes is not known."
-    )
-    return Figure("width", "Width", caption, panels)
 
 
 @PAPER.figure("steps", "Steps")
-def steps(full: bool) -> Figure:
+def steps(full: bool) -> tuple:
     """Mean and lowest loss by number of steps."""
-    plan = _plan("mean_loss_falls_like_root_steps", full)
+    plan = PAPER.sizes("mean_loss_falls_like_root_steps", full)
     mean = _fitted("mean, ", **ex.mean_by_steps(plan))
     best = _fitted("lowest, ", **ex.by_grid(plan, "num_steps", ex.lowest))
     last = ex.runs_of(plan, num_steps=int(plan.grid[-1]))
-    panels = (
+    return (
+        "Step = 1 / sqrt(steps), so a run of tau steps is a flow of time sqrt(tau). "
+        f"{plan.samples} samples, {plan.width} heads, {plan.seeds} seeds. The rate "
+        "1 / sqrt(tau) is an upper bound; what is seen depends on the spectrum of the kernel.",
         _loglog("loss by number of steps", "steps", "mean of squares", mean, best,
                 _guide(mean, -0.5)),
         _loglog(f"one run of {last.step[-1]} steps", "step", "loss",
                 band("loss", last.step[1:], last.risk[:, 1:])),
     )  # fmt: skip
-    caption = (
-        "Step = 1 / sqrt(steps), so a run of tau steps is a flow of time sqrt(tau). "
-        f"{plan.samples} samples, {plan.width} heads, {plan.seeds} seeds. The rate "
-        "1 / sqrt(tau) is an upper bound; what is seen depends on the spectrum of the kernel."
-    )
-    return Figure("steps", "Steps", caption, panels)
 
 
 @PAPER.figure("length", "Length of the sequences")
-def length(full: bool) -> Figure:
+def length(full: bool) -> tuple:
     """Gradients and training by length; time and memory of a step."""
-    plan, training = (_plan(f"{k}_free_of_length", full) for k in ("gradients", "training"))
-    norms = [ex.gradient_norms(plan, int(T)) for T in plan.grid]
-    mean, most = (
-        _fitted(f"{name}, ", plan.grid, np.stack([part(g, axis=1) for g in norms], axis=1))
-        for name, part in (("mean", np.mean), ("max", np.max))
-    )
+    plan, training = (PAPER.sizes(f"{k}_free_of_length", full) for k in ("gradients", "training"))
+    mean, most = _mean_and_most(ex.gradient_norms(plan, int(T)) for T in plan.grid)
     lengths, seconds, held = step_costs((100, 1000, 10_000, 100_000))
-    panels = (
-        _loglog("gradient in W at the start", "tokens", "norm", mean, most),
+    return (
+        f"Left: {plan.samples} samples, {plan.seeds} seeds. Middle: the same teacher for "
+        f"all lengths, {training.samples} samples, {training.steps} steps. Right: streamed "
+        "over heads, so that memory is that of the data plus a bounded block.",
+        _loglog("gradient in W at the start", "tokens", "norm",
+                _fitted("mean, ", plan.grid, mean), _fitted("max, ", plan.grid, most)),
         _loglog("lowest loss over label energy", "tokens", "",
                 _fitted("", **ex.loss_by_length(training))),
         _loglog("one gradient step, 64 heads, one sequence", "tokens",
                 "seconds, or GiB held by arrays",
-                _line("seconds", lengths, seconds), _line("GiB", lengths, held)),
+                band("seconds", lengths, seconds), band("GiB", lengths, held)),
     )  # fmt: skip
-    caption = (
-        f"Left: {plan.samples} samples, {plan.seeds} seeds. Middle: the same teacher for "
-        f"all lengths, {training.samples} samples, {training.steps} steps. Right: streamed "
-        "over heads, so that memory is that of the data plus a bounded block."
-    )
-    return Figure("length", "Length of the sequences", caption, panels)
+
+
+def _mean_and_most(norms: Iterable[np.ndarray]) -> list[np.ndarray]:
+    """Over the samples of each column's gradients, both (seeds, columns)."""
+    found = list(norms)
+    return [np.stack([part(g, axis=1) for g in found], axis=1) for part in (np.mean, np.max)]
 
 
 def _gradient(setup: Setup) -> Any:
@@ -129,11 +114,11 @@ def _gradient(setup: Setup) -> Any:
 
 
 @in_float64
-def step_costs(lengths: tuple[int, ...], num_heads: int = 64) -> np.ndarray:
+def step_costs(lengths: tuple[int, ...]) -> np.ndarray:
     """By length: seconds of one gradient step, and GiB that its compiled program holds."""
     rows = []
     for T in lengths:
-        values = {"num_samples": 1, "num_tokens": T, "num_heads": num_heads, "labels": "gaussian"}
+        values = {"num_samples": 1, "num_tokens": T, "num_heads": 64, "labels": "gaussian"}
         start = paper_setup(PAPER, values).one()
         compiled = jax.jit(_gradient).lower(start).compile()
         jax.block_until_ready(compiled(start))
@@ -146,47 +131,37 @@ def step_costs(lengths: tuple[int, ...], num_heads: int = 64) -> np.ndarray:
     return np.array(rows).T
 
 
-@PAPER.figure("series", "Attention against recurrence", source="paper, main text in our words")
-def series(full: bool) -> Figure:
+@PAPER.figure("series", "Attention against recurrence", source=SAYS)
+def series(full: bool) -> tuple:
     """Attention against recurrence on series of growing lag."""
-    plan = _plan("attention_does_not_mind_the_lag", full)
+    plan = PAPER.sizes("attention_does_not_mind_the_lag", full)
     lags = np.array((*LAGS, 64) if full else LAGS[1::2])
-    sides: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    curves: dict[str, list[Curve]] = {"loss": [], "jacobian": []}
+    for name, model, extra in (
         ("attention", "heads", {}),
         ("attention, clipped tokens", "heads", {"clip": True}),
         ("recurrent, weights 1", "recurrent", {}),
         ("recurrent, weights 0.5", "recurrent", {"recurrence": 0.5}),
-    )
-    runs = {
-        name: [ex.series_runs(plan, model, int(L), **extra) for L in lags]
-        for name, model, extra in sides
-    }
-    loss, jacobian = (
-        [
-            band(name, lags, np.stack([run[kind] for run in found], axis=1))
-            for name, found in runs.items()
-        ]
-        for kind in ("loss", "jacobian")
-    )
-    loss.append(_line("best possible", lags, np.full(len(lags), data.BAYES)))
-    loss.append(_line("predicting zero", lags, np.full(len(lags), data.TRIVIAL)))
-    caption = (
+    ):
+        runs = [ex.series_runs(plan, model, int(L), **extra) for L in lags]
+        for kind, lines in curves.items():
+            lines.append(band(name, lags, np.stack([run[kind] for run in runs], axis=1)))
+    for name, value in (("best possible", data.BAYES), ("predicting zero", data.TRIVIAL)):
+        curves["loss"].append(band(name, lags, np.full(len(lags), value)))
+    return (
         f"X_t = 0.9 X_(t-lag) + noise of variance 0.1, window lag + 1, {plan.samples} samples, "
         f"{plan.width} heads or units, {plan.steps} steps, no projection, "
         f"{plan.seeds} seeds (median, quartiles); Jacobian in W or in the recurrent weights, "
-        "largest over samples and over training. Lags, sizes and recurrent weights are our choice."
+        "largest over samples and over training. Lags, sizes and recurrent weights are our choice.",
+        Panel("lowest held-out loss", "lag", "mean of squares", tuple(curves["loss"]), log_x=True),
+        _loglog("largest Jacobian norm", "lag", "norm", *curves["jacobian"]),
     )
-    panels = (
-        Panel("lowest held-out loss", "lag", "mean of squares", tuple(loss), log_x=True),
-        _loglog("largest Jacobian norm", "lag", "norm", *jacobian),
-    )
-    return Figure("series", "Attention against recurrence", caption, panels)
 
 
 @PAPER.figure("knee", "The knee at the teacher's norm")
-def knee(full: bool) -> Figure:
+def knee(full: bool) -> tuple:
     """Loss within a share of the dual teacher's norm, with its lower bound."""
-    plan = _plan("loss_has_a_knee_at_the_teacher_s_norm", full)
+    plan = PAPER.sizes("loss_has_a_knee_at_the_teacher_s_norm", full)
     x, found = np.array(SHARES), [ex.knee_runs(plan, share) for share in SHARES]
     trained, lower = (
         np.stack([f[k] / f["energy"] for f in found], axis=1) for k in ("loss", "lower")
@@ -194,59 +169,53 @@ def knee(full: bool) -> Figure:
     curves = (
         band("trained", x, trained),
         band("lower bound (linearised)", x, lower),
-        _line("(1 - share)^2", x, np.maximum(1 - x, 0) ** 2),
+        band("(1 - share)^2", x, np.maximum(1 - x, 0) ** 2),
     )
-    panel = Panel("loss over label energy", "radius over the teacher's norm", "", curves)
-    caption = (
+    return (
         f"A teacher built so that no smaller norm reproduces its labels. {plan.samples} "
-        f"samples, {plan.width} heads, {plan.steps} steps of 0.5, {plan.seeds} seeds."
+        f"samples, {plan.width} heads, {plan.steps} steps of 0.5, {plan.seeds} seeds.",
+        Panel("loss over label energy", "radius over the teacher's norm", "", curves),
     )
-    return Figure("knee", "The knee at the teacher's norm", caption, (panel,))
 
 
 @PAPER.figure("projection", "Where the projection acts")
-def projection(full: bool) -> Figure:
+def projection(full: bool) -> tuple:
     """Where the projection acts: loss, heads on the boundary, and steps that are too long."""
-    plan = _plan("projection_tames_long_steps", full)
+    plan = PAPER.sizes("projection_tames_long_steps", full)
     runs = {
         r: ex.runs_of(plan, ("boundary",), radius=r, labels="gaussian", step_size=0.5)
         for r in (0.1, 0.3, 1.0, 3.0)
     }
-    loss = [band(f"radius {r:g}", run.step, run.risk, positive=True) for r, run in runs.items()]
-    edge = [
+    edge = tuple(
         band(f"radius {r:g}, {name}", runs[r].step, runs[r].probes[f"boundary_{name}"])
         for r in (0.1, 0.3)
         for name in "cUW"
-    ]
-    wild = ex.tamed_runs(plan, 0.5).items()
-    long = [band(label, run.step, run.risk, positive=True) for label, run in wild]
-    caption = (
+    )
+
+    def losses(title: str, found: dict[str, Run]) -> Panel:
+        curves = (band(label, run.step, run.risk, positive=True) for label, run in found.items())
+        return Panel(title, "step", "mean of squares", tuple(curves), log_y=True)
+
+    return (
         f"Gaussian labels, {plan.samples} samples, {plan.width} heads, {plan.seeds} "
         "seeds (median, quartiles). Left and middle: steps of 0.5. Right: tokens of norm 4, five "
-        "times the step at which the linearised run turns unstable."
+        "times the step at which the linearised run turns unstable.",
+        losses("loss", {f"radius {r:g}": run for r, run in runs.items()}),
+        Panel("share of heads on the boundary", "step", "", edge),
+        losses("steps that are too long", ex.tamed_runs(plan, 0.5)),
     )
-    panels = (
-        Panel("loss", "step", "mean of squares", tuple(loss), log_y=True),
-        Panel("share of heads on the boundary", "step", "", tuple(edge)),
-        Panel("steps that are too long", "step", "mean of squares", tuple(long), log_y=True),
-    )
-    return Figure("projection", "Where the projection acts", caption, panels)
 
 
 @PAPER.figure("input_norm", "Longer tokens")
-def input_norm(full: bool) -> Figure:
+def input_norm(full: bool) -> tuple:
     """Gradients at the start by length of the tokens: the tail leaves the mean behind."""
-    plan = _plan("long_tokens_make_spikes", full)
-    norms = [ex.gradient_norms(plan, norm=norm) for norm in NORMS]
-    mean, most = (
-        band(name, np.array(NORMS), np.stack([part(g, axis=1) for g in norms], axis=1))
-        for name, part in (("mean", np.mean), ("max", np.max))
-    )
-    title = "gradient in W at the start"
-    panel = _loglog(title, "norm of tokens and query", "norm", mean, most, _guide(mean, 3.0))
-    caption = (
+    plan, x = PAPER.sizes("long_tokens_make_spikes", full), np.array(NORMS)
+    found = _mean_and_most(ex.gradient_norms(plan, norm=norm) for norm in NORMS)
+    mean, most = (band(name, x, y) for name, y in zip(("mean", "max"), found, strict=True))
+    return (
         f"{plan.samples} samples of 16 tokens, {plan.width} heads, {plan.seeds} seeds. "
         "The bound grows like the cube; attention saturates from norm 2 on, and then single "
-        "near-ties dominate."
-    )
-    return Figure("input_norm", "Longer tokens", caption, (panel,))
+        "near-ties dominate.",
+        _loglog("gradient in W at the start", "norm of tokens and query", "norm", mean, most,
+                _guide(mean, 3.0)),
+    )  # fmt: skip

@@ -41,22 +41,12 @@ class Activation(NamedTuple):
 
 ACTIVATIONS = {
     "tanh": Activation(jnp.tanh, lambda g: 1 - jnp.tanh(g) ** 2, 1.0, 1.0, 4 / 27**0.5),
-    "logistic": Activation(
-        jax.nn.sigmoid,
-        lambda g: jax.nn.sigmoid(g) * jax.nn.sigmoid(-g),
-        1.0,
-        0.25,
-        1 / (6 * 3**0.5),
-    ),
+    "logistic": Activation(jax.nn.sigmoid, lambda g: jax.nn.sigmoid(g) * jax.nn.sigmoid(-g),
+                           1.0, 0.25, 1 / (6 * 3**0.5)),
     "sin": Activation(jnp.sin, jnp.cos, 1.0, 1.0, 1.0),
-    "erf": Activation(
-        jax.scipy.special.erf,
-        lambda g: 2 / math.pi**0.5 * jnp.exp(-(g**2)),
-        1.0,
-        2 / math.pi**0.5,
-        (8 / (math.pi * math.e)) ** 0.5,
-    ),
-}
+    "erf": Activation(jax.scipy.special.erf, lambda g: 2 / math.pi**0.5 * jnp.exp(-(g**2)),
+                      1.0, 2 / math.pi**0.5, (8 / (math.pi * math.e)) ** 0.5),
+}  # fmt: skip
 
 
 class Weights(NamedTuple):
@@ -95,9 +85,6 @@ def twins(key: PRNGKeyArray, spec: Any) -> Any:
 def split(inputs: Any) -> tuple[Any, Any]:
     """Tokens and query of a sample (or of many): the query given with it, or its last token."""
     return inputs if isinstance(inputs, tuple) else (inputs, inputs[..., -1, :])
-
-
-# -------------------------------------------------------------------------- one sample, one head
 
 
 def attention(W: Float[Array, "m d d"], x: Float[Array, "n d"], q: Float[Array, " d"]) -> Array:
@@ -165,9 +152,6 @@ def output_gradients(params: Weights, inputs: Any, activation: Activation) -> di
     }
 
 
-# ------------------------------------------------------------------- many samples, bounded memory
-
-
 def portions(num_samples: int, num_heads: int, num_tokens: int, block: int) -> tuple[int, int]:
     """Samples and heads to take at a time: heads by a divisor, samples by any number."""
     fits = [k for k in range(1, num_heads + 1) if num_heads % k == 0 and k * num_tokens <= block]
@@ -175,23 +159,19 @@ def portions(num_samples: int, num_heads: int, num_tokens: int, block: int) -> t
     return max(1, min(num_samples, block // (num_heads * num_tokens))), num_heads
 
 
-class _Attended(NamedTuple):
-    """A block of samples seen by a block of heads; tokens before heads, so that heads are last."""
+def _attend(params: Weights, X: Float[Array, "b n d"], q: Float[Array, "b d"]) -> tuple:
+    """A block of samples seen by a block of heads; tokens before heads, so that heads are last.
 
-    weights: Float[Array, "b n h"]  # Attention weights before they are
-    total: Float[Array, "b h"]  # divided by their sum: a pass less over the largest array.
-    s: Float[Array, "b n h"]
-    g: Float[Array, "b h"]
-
-
-def _attend(params: Weights, X: Float[Array, "b n d"], q: Float[Array, "b d"]) -> _Attended:
+    Attention weights (b, n, h) before they are divided by their sum, that sum (b, h), which is a
+    pass less over the largest array, and the $s$ (b, n, h) and $g$ (b, h).
+    """
     h, d, e = params.W.shape
     keys = (q @ params.W.transpose(2, 1, 0).reshape(e, d * h)).reshape(len(q), d, h)
     scores = jnp.einsum("btd,bdh->bth", X, keys)
     weights = jnp.exp(scores - jax.lax.stop_gradient(jnp.max(scores, axis=1, keepdims=True)))
     total = jnp.sum(weights, axis=1)
     s = (X.reshape(-1, d) @ params.U.T).reshape(*X.shape[:2], h)
-    return _Attended(weights, total, s, jnp.sum(weights * s, axis=1) / total)
+    return weights, total, s, jnp.sum(weights * s, axis=1) / total
 
 
 def _grouped(params: Weights, num_heads: int) -> Weights:
@@ -200,13 +180,13 @@ def _grouped(params: Weights, num_heads: int) -> Weights:
 
 
 def _pulled(
-    activation: Activation, head: Weights, x: Array, q: Array, k: Array, seen: _Attended
+    activation: Activation, head: Weights, x: Array, q: Array, k: Array, seen: tuple
 ) -> Weights:
     """Gradient of sum_j k_j f_j for a block of heads (closed form)."""
     h, d, e = head.W.shape
-    g = seen.g
-    P = (k[:, None] * activation.slope(g) * head.c[None] / seen.total)[:, None] * seen.weights
-    turned = jnp.einsum("btd,bth->bdh", x, P * (seen.s - g[:, None]))
+    weights, total, s, g = seen
+    P = (k[:, None] * activation.slope(g) * head.c[None] / total)[:, None] * weights
+    turned = jnp.einsum("btd,bth->bdh", x, P * (s - g[:, None]))
     return Weights(
         W=(q.T @ turned.reshape(len(q), d * h)).reshape(e, d, h).transpose(2, 1, 0),
         U=(x.reshape(-1, d).T @ P.reshape(-1, h)).T,
@@ -234,7 +214,7 @@ def streamed_squares(
         x, q, label, mask = sample
 
         def add(f: Array, head: Weights) -> tuple[Array, None]:
-            return f + activation.value(_attend(head, x, q).g) @ head.c, None
+            return f + activation.value(_attend(head, x, q)[-1]) @ head.c, None
 
         f = jax.lax.scan(add, jnp.zeros(len(x), x.dtype), groups)[0]
         return mask * (f / (scale * len(params.c) ** 0.5) - label)
@@ -251,7 +231,7 @@ def streamed_squares(
             x, q, label, mask = sample
             if len(groups.c) == 1:
                 seen = _attend(params, x, q)
-                error = mask * (activation.value(seen.g) @ params.c / root - label)
+                error = mask * (activation.value(seen[-1]) @ params.c / root - label)
                 gradient = _pulled(activation, params, x, q, 2 * error / root, seen)
             else:
                 error = errors(params, groups, sample)

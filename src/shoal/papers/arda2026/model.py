@@ -87,8 +87,6 @@ class Arda(Setting):
     comparator: Point | None = None  # What theorems compare a run with; auto: teacher, else fit.
     memory: Static[Positive | None] = None  # GiB for attention in a step; auto: the cache's size.
 
-    # ------------------------------------------------------------------------------------- words
-
     def complete(self) -> Self:
         """Fill in what follows from other settings, and refuse what does not fit together."""
         series = self.problem == "autoregressive"
@@ -128,8 +126,7 @@ class Arda(Setting):
     def check(self, problem: Problem) -> None:
         """Refuse targets with more outputs per token than the causal form has."""
         if self.model == "causal" and problem.y.shape[2] != 1:
-            msg = f"Y has {problem.y.shape[2]} outputs per token; model=causal has one."
-            raise InputError(msg)
+            raise InputError(f"Y has {problem.y.shape[2]} outputs per token; model=causal has one.")
 
     @property
     def sigma(self) -> Activation:
@@ -146,13 +143,10 @@ class Arda(Setting):
         """Attention weights to hold at a time; about eight arrays of that size are held."""
         return heads.BLOCK if self.memory is None else max(1, int(self.memory * 2**30 / 64))
 
-    # ----------------------------------------------------------------------- data, weights, model
-
     def data(self, key: Any) -> Problem:
         """Sequences in a ball, or windows of a series."""
         if self.problem == "file":
-            msg = "problem=file means data of your own: add --data FILE.npz."
-            raise InputError(msg)
+            raise InputError("problem=file means data of your own: add --data FILE.npz.")
         if self.problem == "autoregressive":
             return data.autoregressive(self, jax.random.fold_in(key, 3), self.num_samples)
         return data.sequences(self, jax.random.fold_in(key, 2))
@@ -165,14 +159,12 @@ class Arda(Setting):
 
     def network(self) -> Model:
         """The heads, or a variant."""
-        m, d = self.num_heads, self.dim or 8
-        if self.model == "recurrent":
-            return variants.recurrent(m, d, self.sigma)
-        if self.model == "causal":
-            return variants.causal(m, d, self.sigma)
+        sizes = self.num_heads, self.dim or 8, self.sigma
         if self.model == "deep":
-            return variants.deep(self.num_layers, m, d, self.sigma)
-        return heads.heads(m, d, self.sigma, block=self.block, scale=self.output_scale)
+            return variants.deep(self.num_layers, *sizes)
+        if self.model == "heads":
+            return heads.heads(*sizes, block=self.block, scale=self.output_scale)
+        return (variants.recurrent if self.model == "recurrent" else variants.causal)(*sizes)
 
     def weights(self, key: Any) -> Any:
         """Twins of opposite signs."""
@@ -188,12 +180,9 @@ class Arda(Setting):
         held = 2.0 * n * T * d
         if self.model == "heads":
             return held + 8.0 * min(self.block, n * T * m) + 4.0 * m * d * d
-        deep = 6.0 * self.num_layers * m * T * (T + d)
-        return held + n * {"recurrent": 4.0 * T * m, "causal": 4.0 * m * T * T}.get(
-            self.model, deep
-        )
-
-    # ------------------------------------------------------------------------ training and theory
+        each = {"recurrent": 4.0 * T * m, "causal": 4.0 * m * T * T}
+        each["deep"] = 6.0 * self.num_layers * m * T * (T + d)
+        return held + n * each[self.model]
 
     def rule(self, method: Method) -> Method:
         """Weight decay, and the projection after every step."""
@@ -201,11 +190,9 @@ class Arda(Setting):
             method = decaying(method, self.decay, to_start=self.decay_to == "start")
         if self.radius is None:
             return method
-        rho_c, rho_U, rho_W = (r / self.num_heads**0.5 for r in self.radius)
+        c, U, W = (r / self.num_heads**0.5 for r in self.radius)
         inner = dict.fromkeys(("inner_W", "inner_U", "inner_V"), float("inf"))
-        return projected(
-            method, inner | {"c": rho_c, "U": rho_U, "W": rho_W, "u": rho_U, "w": rho_W}
-        )
+        return projected(method, inner | {"c": c, "U": U, "W": W, "u": U, "w": W})
 
     def default_step(self, setup: Any) -> Any:  # noqa: ARG002
         """The paper's step, one over the root of the number of steps."""

@@ -4,6 +4,7 @@
 the student's heads, or the best linearised fit. The theorems compare runs with the same point.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -34,15 +35,15 @@ SENTENCES = {
 def own_probes(setup: Setup) -> dict[str, Probe]:
     """The paper's own probes for one start."""
     found: dict[str, Probe] = {
-        "scaled_movement": lambda params: {k: jnp.max(r) for k, r in _moved(setup, params).items()},
-        "linearisation": lambda params: _linearisation(setup, params),
-        "jacobian": lambda params: _jacobian(setup, params),
+        "scaled_movement": functools.partial(teachers.norms, setup.params0),
+        "linearisation": functools.partial(_linearisation, setup),
+        "jacobian": functools.partial(_jacobian, setup),
     }
     if setup.setting.model == "heads":
         X, q = heads.split(setup.inputs)
         found |= {
-            "boundary": lambda params: _boundary(setup, params),
-            "covariance": lambda params: _covariance(setup.inputs, params),
+            "boundary": functools.partial(_boundary, setup),
+            "covariance": functools.partial(_covariance, setup.inputs),
             "attention_entropy": attention_entropy(  # a sequence and its query as one array
                 lambda params, x: heads.attention(params.W, x[:-1], x[-1]),
                 jnp.concatenate([X, q[:, None]], axis=1),
@@ -53,28 +54,15 @@ def own_probes(setup: Setup) -> dict[str, Probe]:
     return found
 
 
-def _difference(params: Params, params0: Params) -> Params:
-    return jax.tree.map(jnp.subtract, params, params0)
-
-
-def _moved(setup: Setup, params: Params) -> dict[str, Float[Array, " m"]]:
-    """Movement of each row of each block times the root of the number of heads."""
-    root = params.c.shape[0] ** 0.5
-    moved = trees.blocks(_difference(params, setup.params0))
-    return {k: root * jnp.sqrt(jnp.sum(W**2, tuple(range(1, W.ndim)))) for k, W in moved.items()}
-
-
 def _boundary(setup: Setup, params: Weights) -> dict[str, Float[Array, ""]]:
-    limits = {
-        k: r * (1 - ON_THE_BOUNDARY) for k, r in zip("cUW", setup.setting.limits, strict=True)
-    }
-    moved = _moved(setup, params).items()
-    return {name: jnp.mean(rows >= limits[name], dtype=float) for name, rows in moved}
+    limits, near = dict(zip("cUW", setup.setting.limits, strict=True)), 1 - ON_THE_BOUNDARY
+    moved = teachers.movement(setup.params0, params).items()
+    return {name: jnp.mean(rows >= limits[name] * near, dtype=float) for name, rows in moved}
 
 
 def _linearisation(setup: Setup, params: Params) -> dict[str, Float[Array, ""]]:
     network, params0, inputs = setup.network, setup.params0, setup.inputs
-    moved = teachers.along(network, params0, inputs, _difference(params, params0))
+    moved = teachers.linearised(network, params0, inputs, params)
     error = predict(network, params, inputs) - predict(network, params0, inputs) - moved
     return {"sup": jnp.max(jnp.abs(error)), "rms": jnp.sqrt(jnp.mean(error**2))}
 
@@ -85,8 +73,7 @@ def _jacobian(setup: Setup, params: Params) -> dict[str, Float[Array, ""]]:
         squares = heads.output_gradients(params, setup.inputs, setting.sigma)
         return {k: jnp.sqrt(jnp.max(s)) / setting.output_scale for k, s in squares.items()}
     J = jax.vmap(jax.jacrev(setup.network.apply), in_axes=(None, 0))(params, setup.inputs)
-    squares = {k: jnp.sum(j**2, tuple(range(1, j.ndim))) for k, j in trees.blocks(J).items()}
-    return {k: jnp.sqrt(jnp.max(s)) for k, s in squares.items()}
+    return {name: jnp.max(teachers.row_norms(block)) for name, block in trees.blocks(J).items()}
 
 
 def _covariance(inputs: Any, params: Weights) -> dict[str, Float[Array, ""]]:
@@ -102,9 +89,6 @@ def _covariance(inputs: Any, params: Weights) -> dict[str, Float[Array, ""]]:
     return {"trace": jnp.mean(trace), "norm": jnp.mean(size)}
 
 
-# --------------------------------------------------------------------- in terms of the comparator
-
-
 class Comparator(NamedTuple):
     """The point that a run is compared with."""
 
@@ -115,26 +99,21 @@ class Comparator(NamedTuple):
 def comparator(setup: Setup) -> Comparator:
     """The teacher's transport at the student's heads, or the best linearised fit."""
     setting, params0, inputs = setup.setting, setup.params0, setup.inputs
-    if setting.comparator == "teacher":
-        dual = setting.labels == "dual"
-        v = (
-            data.dual_transport(setting, params0, inputs)
-            if dual
-            else data.teacher(setting, params0)
-        )
-        point = teachers.moved(params0, v)
-    else:
+    if setting.comparator != "teacher":
         K = sum(heads.tangent_kernels(inputs, setting.sigma, block=setting.block)(params0).values())
         top = jnp.linalg.eigvalsh(K)[-1] * (1 + 1e-6)
-        point = teachers.best_fit(
-            setup.network, params0, inputs, setup.targets, setting.limits, top
-        )
+        y, limits = setup.targets, setting.limits
+        point = teachers.best_fit(setup.network, params0, inputs, y, limits, top)
+    elif setting.labels == "dual":
+        point = teachers.moved(params0, data.dual_transport(setting, params0, inputs))
+    else:
+        point = teachers.moved(params0, data.teacher(setting, params0))
     inside = teachers.nearest(params0, point, setting.limits)
     return Comparator(inside, teachers.norms(params0, point))
 
 
-PATH = ("error", "gradient", "linearisation", "linearisation_sup", "distance", "descent")
-PATH_PROBES = tuple(f"path_{name}" for name in (*PATH, "steepness"))
+PATH = ("error", "gradient", "linearisation", "linearisation_sup", "distance", "descent",
+        "steepness")  # fmt: skip
 
 
 def path(setup: Setup) -> Probe:
@@ -144,7 +123,7 @@ def path(setup: Setup) -> Probe:
     target = comparator(setup).point  # computed once, outside of the loop over steps
 
     def probe(params: Weights) -> dict[str, Array]:
-        difference = _difference(params, target)
+        difference = jax.tree.map(jnp.subtract, params, target)
         f = predict(network, params, inputs)
         e = teachers.along(network, params, inputs, difference) - (f - y)
         lin = f - teachers.linearised(network, params0, inputs, params)

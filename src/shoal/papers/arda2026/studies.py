@@ -15,6 +15,7 @@ from shoal.certificates import Verdict
 from shoal.figures import Panel, band
 from shoal.lab.claim import Plan, above, below, between, exponent
 from shoal.lab.run import train
+from shoal.lab.setting import OURS
 from shoal.lab.setup import paper_setup
 from shoal.lab.visit import Visit, number
 from shoal.papers.arda2026 import experiments as ex
@@ -24,14 +25,10 @@ NO_TRAINING = 1e-7
 """A step so small that nothing is learnt, for negative controls."""
 SAYS = "paper, main text in our words"
 ONE_DATA_SET = "; one data set: intervals cover the draw of weights, not of the data"
-SETTING = (
-    "tanh, dim 8, 16 tokens of norm 1 at most, the paper's teacher with one anchor (our choice)"
-    + ONE_DATA_SET
-)
-SERIES = (
-    "series with lag L, window L + 1, raw tokens with 8 pairs of position channels, our lags and "
-    "sizes"
-)
+SETTING = "tanh, dim 8, 16 tokens of norm 1 at most, the paper's teacher with one anchor (our "
+SETTING += "choice)" + ONE_DATA_SET
+SERIES = "series with lag L, window L + 1, raw tokens with 8 pairs of position channels, our lags "
+SERIES += "and sizes"
 FLAT = {"step_size": NO_TRAINING}
 HALF = (-0.65, -0.35)
 _PLAN = Plan(seeds=5, steps=400, samples=100)
@@ -50,9 +47,13 @@ _SERIES_FULL: dict[str, Any] = {
 
 
 def _claim(key: str, statement: str, measure: Any, rule: Any, control: dict, **more: Any) -> None:
-    PAPER.claim(
-        key, statement, measure, rule=rule, control=control, **({"setting": SETTING} | more)
-    )
+    more = {"setting": SETTING} | more
+    PAPER.claim(key, statement, measure, rule=rule, control=control, **more)
+
+
+_series = functools.partial(
+    _claim, source=SAYS, setting=SERIES + ONE_DATA_SET, quick=_SERIES, full=_SERIES_FULL
+)
 
 
 for _key, _statement, _kind, _rule, _other, _source in (
@@ -129,21 +130,18 @@ _claim(
     full={"seeds": 10, "steps": 2000, "samples": 500, "grid": (16, 32, 64, 128, 256, 512),
           "minutes": 60.0},
 )  # fmt: skip
-_claim(
+_series(
     "attention_does_not_mind_the_lag",
     "The Transformer predicts a series as well at lag 32 as at lag 2.",
     functools.partial(ex.lag_growth, model="heads"),
     below(0.05, "growth of the held-out loss", "long lag", "short lag",
-          note="Predicting zero has loss 0.526."),
-    {"model": "recurrent", "recurrence": 0.5},
-    source=SAYS, setting=SERIES + ONE_DATA_SET, quick=_SERIES, full=_SERIES_FULL,
+          note="Predicting zero has loss 0.526."), {"model": "recurrent", "recurrence": 0.5},
 )  # fmt: skip
-_claim(
+_series(
     "recurrence_minds_the_lag",
     "The IndRNN predicts worse at lag 32 than at lag 2.",
     functools.partial(ex.lag_growth, model="recurrent"),
     above(0.1, "growth of the held-out loss", "long lag", "short lag"), {"recurrence": 1.0},
-    source=SAYS, setting=SERIES + ONE_DATA_SET, quick=_SERIES, full=_SERIES_FULL,
     control_plan=_SERIES._replace(steps=100, samples=50, grid=(2, 2)),
 )  # fmt: skip
 for _key, _statement, _channels, _seen in (
@@ -154,26 +152,24 @@ for _key, _statement, _channels, _seen in (
      "So does an IndRNN that sees the bare series, without channels of positions.",
      0, " for attention only"),
 ):  # fmt: skip
-    _claim(
+    _series(
         _key, _statement, functools.partial(ex.jacobians, channels=_channels),
         above(0.0, "powers of ten by which the recurrent Jacobian is larger",
-              "recurrent", "attention"),
-        {"recurrence": 0.1}, source=SAYS, quick=_SERIES, full=_SERIES_FULL,
+              "recurrent", "attention"), {"recurrence": 0.1},
         setting=f"{SERIES}{_seen}; recurrent weights start at +1 and -1{ONE_DATA_SET}",
         control_plan=_SERIES._replace(steps=20, samples=50, grid=(2, 8)),
     )  # fmt: skip
-_claim(
+_series(
     "recurrence_wins_at_short_lags",
     "At lag 2 the IndRNN predicts better than the Transformer.",
     ex.small_lag, above(0.0, "advantage in loss", "attention", "recurrent"), FLAT,
-    source=SAYS, setting=SERIES + ONE_DATA_SET, quick=_SERIES, full=_SERIES_FULL,
     control_plan=_SERIES._replace(steps=100, samples=50),
 )  # fmt: skip
-_claim(
+_series(
     "unit_tokens_do_not_select",
     "Tokens clipped to norm 1, as the theory asks, keep attention too flat to find a lag.",
     ex.clipping, above(0.1, "loss added by clipping at lag 8", "clipped", "raw"), {"clip": False},
-    setting=SERIES + ONE_DATA_SET, quick=_SERIES._replace(grid=(8,)), full=_SERIES_FULL,
+    source=OURS, quick=_SERIES._replace(grid=(8,)),
     control_plan=_SERIES._replace(steps=20, samples=50, grid=(8,)),
 )  # fmt: skip
 _claim(
@@ -254,50 +250,36 @@ _claim(
     full={"seeds": 10, "steps": 2000, "minutes": 5.0},
 )  # fmt: skip
 
-# --------------------------------------------------------------------------------------- visit
-
 SEQUENCES = {"num_samples": 20, "num_tokens": 8, "dim": 4, "num_heads": 16, "num_steps": 100}
-HEAD = ("theorem", "labels", "radius", "last loss", "mean loss", "mean at most", "verdict")
 
 
 def visit() -> Visit:
     """A small run of projected gradient descent, and theorem B about its mean loss."""
     run = train(paper_setup(PAPER, SEQUENCES), probes=("scaled_movement", "path"))
     found = run.certify("theorem_b")
-    setting, risk = run.setup.setting, run.risk[0]
-    radius = ",".join(f"{r:g}" for r in setting.radius)
-    row = {
-        "theorem": "theorem_b",
-        "labels": setting.labels,
-        "radius": radius,
-        "first_risk": float(risk[0]),
-        "last_risk": float(risk[-1]),
-        "mean_risk": float(np.mean(risk[:-1])),
-        "at_most": float(found[0].constants["bound along the path"]),
-        "verdict": found.verdict,
-    }
-    applies = row["verdict"] != Verdict.NOT_APPLICABLE
-    words = f"With radius {radius} the bound is {row['at_most'] / row['mean_risk']:.1f} times the "
-    words += "mean loss."
+    risk, verdict, labels = run.risk[0], found.verdict, run.setup.setting.labels
+    radius = ",".join(f"{r:g}" for r in run.setup.setting.radius)
+    last, mean = float(risk[-1]), float(np.mean(risk[:-1]))
+    at_most = float(found[0].constants["bound along the path"])
+    applies = verdict != Verdict.NOT_APPLICABLE
+    words = f"With radius {radius} the bound is {at_most / mean:.1f} times the mean loss."
     if not applies:
         words = f"Radius {radius} does not contain the teacher: nothing is promised."
-    numbers = [number(row["last_risk"]), number(row["mean_risk"])]
-    numbers.append(number(row["at_most"]) if applies else "-")
-    label = f"{setting.labels}, radius {radius}"
-    loss = Panel(
-        "projected gradient descent", "step", "loss", (band(label, run.step, run.risk),), log_y=True
-    )
+    row = {"theorem": "theorem_b", "labels": labels, "radius": radius}
+    numbers = (number(last), number(mean), number(at_most) if applies else "-")
+    curve = band(f"{labels}, radius {radius}", run.step, run.risk)
     return Visit(
         title="descent within a radius",
-        rows=[row],
-        head=HEAD,
-        cells=[("theorem_b", setting.labels, radius, *numbers, found.verdict)],
+        rows=[row | {"first_risk": float(risk[0]), "last_risk": last, "mean_risk": mean,
+                     "at_most": at_most, "verdict": verdict}],
+        head=("theorem", "labels", "radius", "last loss", "mean loss", "mean at most", "verdict"),
+        cells=[(*row.values(), *numbers, verdict)],
         words=words,
         about="Heads with one neuron each, in pairs of opposite signs, each kept in a ball around "
         "its start: the loss is bounded in finite time, whatever the length of the sequences.",
-        panels=(loss,),
-        verdicts=((f"theorem_b, radius {radius}", found.verdict),),
-    )
+        panels=(Panel("projected gradient descent", "step", "loss", (curve,), log_y=True),),
+        verdicts=((f"theorem_b, radius {radius}", verdict),),
+    )  # fmt: skip
 
 
 PAPER.visit = visit

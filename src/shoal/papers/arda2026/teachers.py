@@ -50,11 +50,9 @@ def sums(params: Weights, inputs: Any, beta: Float[Array, " N"], activation: Act
     )
 
 
-def _lengths(S: Weights) -> Weights:
-    """Norm of each head's part of each block."""
-    return Weights(
-        jnp.sqrt(jnp.sum(S.W**2, axis=(1, 2))), jnp.sqrt(jnp.sum(S.U**2, axis=1)), jnp.abs(S.c)
-    )
+def row_norms(W: Float[Array, "m *rest"]) -> Float[Array, " m"]:
+    """Norm of each head's part of a block."""
+    return jnp.sqrt(jnp.sum(W**2, axis=tuple(range(1, W.ndim))))
 
 
 def dual(
@@ -62,18 +60,14 @@ def dual(
 ) -> Weights:
     r"""The transport of norms $\nu$ with the largest pairing with $\beta$: $\nu S_*/|S_*|$."""
     S = sums(params, inputs, beta, activation)
-    size = Weights(*(jnp.where(s > 0, s, 1.0) for s in _lengths(S)))
-    return Weights(
-        W=nu[2] * S.W / size.W[:, None, None],
-        U=nu[1] * S.U / size.U[:, None],
-        c=nu[0] * S.c / size.c,
-    )
+    W, U, c = (jnp.where(s > 0, s, 1.0) for s in map(row_norms, S))
+    return Weights(nu[2] * S.W / W[:, None, None], nu[1] * S.U / U[:, None], nu[0] * S.c / c)
 
 
 def pairing(S: Weights, radii: Radii) -> Float[Array, ""]:
     r"""Mean over heads of $\rho_c|S_c|+\rho_U\lVert S_U\rVert+\rho_W\lVert S_W\rVert_F$."""
-    size = _lengths(S)
-    return jnp.mean(radii[0] * size.c + radii[1] * size.U + radii[2] * size.W)
+    W, U, c = map(row_norms, S)
+    return jnp.mean(radii[0] * c + radii[1] * U + radii[2] * W)
 
 
 def moved(params0: Weights, v: Weights) -> Weights:
@@ -86,10 +80,15 @@ def moved(params0: Weights, v: Weights) -> Weights:
     )
 
 
-def norms(params0: Weights, params: Weights) -> dict[str, Float[Array, ""]]:
-    r"""Norms of the transport that leads to given parameters: $\sqrt m$ times the movement."""
-    size = _lengths(Weights(*map(jnp.subtract, params, params0)))
-    return {name: len(params0.c) ** 0.5 * jnp.max(getattr(size, name)) for name in "cUW"}
+def movement(params0: Any, params: Any) -> dict[str, Float[Array, " m"]]:
+    r"""Movement of each row of each block times $\sqrt m$, for the variants too."""
+    blocks = trees.blocks(jax.tree.map(jnp.subtract, params, params0))
+    return {name: len(params0.c) ** 0.5 * row_norms(W) for name, W in blocks.items()}
+
+
+def norms(params0: Any, params: Any) -> dict[str, Float[Array, ""]]:
+    """Norms of the transport that leads to given parameters: the largest movement of a head."""
+    return {name: jnp.max(rows) for name, rows in movement(params0, params).items()}
 
 
 def labels(
@@ -115,9 +114,6 @@ def labels(
     return y.reshape(-1)[: len(X)] / len(heads.c)
 
 
-# ------------------------------------------------------------------------ the linearised model
-
-
 def linearised(model: Model, params0: Weights, inputs: Any, moved: Weights) -> Float[Array, " N"]:
     r"""$f_{lin}=\langle\nabla f(\phi_0),\phi-\phi_0\rangle$ (the output at the start is zero)."""
     return along(model, params0, inputs, jax.tree.map(jnp.subtract, moved, params0))
@@ -130,10 +126,8 @@ def along(model: Model, params: Weights, inputs: Any, direction: Weights) -> Flo
 
 def nearest(params0: Weights, params: Weights, radii: Radii) -> Weights:
     r"""Projection on $\Omega_\rho$."""
-    root = len(params0.c) ** 0.5
-    by_block = radii[2], radii[1], radii[0]
-    rows = zip(params, params0, by_block, strict=True)
-    return Weights(*(onto_balls(p, start, radius / root) for p, start, radius in rows))
+    by_block = (radius / len(params0.c) ** 0.5 for radius in reversed(radii))
+    return Weights(*map(onto_balls, params, params0, by_block))
 
 
 DENSE = 2**24
@@ -144,8 +138,7 @@ def _slope(model: Model, params0: Weights, inputs: Any, y: Array) -> Callable[[W
     """Gradient of half the linearised model's sum of squares, as a function of displacement."""
     flat, unravel = ravel_pytree(params0)
     if flat.size * len(y) <= DENSE:
-        rows = jax.vmap(lambda x: ravel_pytree(jax.grad(model.apply)(params0, x))[0])
-        J = rows(inputs)
+        J = jax.vmap(lambda x: ravel_pytree(jax.grad(model.apply)(params0, x))[0])(inputs)
         return lambda delta: unravel((J @ ravel_pytree(delta)[0] - y) @ J)
     _, forward = jax.linearize(lambda p: predict(model, p, inputs), params0)
     transpose = jax.linear_transpose(forward, params0)
@@ -153,29 +146,20 @@ def _slope(model: Model, params0: Weights, inputs: Any, y: Array) -> Callable[[W
 
 
 def best_fit(
-    model: Model,
-    params0: Weights,
-    inputs: Any,
-    y: Float[Array, " N"],
-    radii: Radii,
-    curvature: Float[Array, ""],
-    *,
-    num_steps: int = 2000,
+    model: Model, params0: Weights, inputs: Any, y: Array, radii: Radii, curvature: Scalar
 ) -> Weights:
-    r"""The best linearised model within the radii, by FISTA with restarts.
+    r"""The best linearised model within the radii, by 2000 steps of FISTA with restarts.
 
     Minimises $\frac12\lVert f_{lin}-y\rVert^2$; ``curvature`` is the largest eigenvalue of the
     tangent kernel at the start. How far it came is seen by duality: `sums` at the residual.
     """
     zero = jax.tree.map(jnp.zeros_like, params0)
-    gradient = _slope(model, params0, inputs, y)
-    step = 1.0 / curvature
+    gradient, step = _slope(model, params0, inputs, y), 1.0 / curvature
 
     def advance(state: tuple, _: None) -> tuple[tuple, None]:
         delta, momentum, t = state
-        pulled = jax.tree.map(
-            lambda p, a, g: p + (a - step * g), params0, momentum, gradient(momentum)
-        )
+        slope = gradient(momentum)
+        pulled = jax.tree.map(lambda p, a, g: p + (a - step * g), params0, momentum, slope)
         new = jax.tree.map(jnp.subtract, nearest(params0, pulled, radii), params0)
         change = jax.tree.map(jnp.subtract, new, delta)
         uphill = trees.dot(jax.tree.map(jnp.subtract, momentum, new), change)
@@ -184,5 +168,5 @@ def best_fit(
         onward = jax.tree.map(lambda a, b: a + weight * b, new, change)
         return (new, onward, t_new), None
 
-    delta = jax.lax.scan(advance, (zero, zero, jnp.ones(())), length=num_steps)[0][0]
+    delta = jax.lax.scan(advance, (zero, zero, jnp.ones(())), length=2000)[0][0]
     return jax.tree.map(jnp.add, params0, delta)

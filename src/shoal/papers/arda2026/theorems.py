@@ -21,26 +21,20 @@ from shoal.models import predict
 from shoal.papers.arda2026 import heads, teachers
 from shoal.papers.arda2026.heads import Activation, Weights
 from shoal.papers.arda2026.model import PAPER
-from shoal.papers.arda2026.probes import PATH_PROBES, Comparator, comparator
+from shoal.papers.arda2026.probes import PATH, comparator
 from shoal.papers.arda2026.teachers import Radii, linearised
 from shoal.training import Trajectory
 
 SLACK = 1e-6
 """Relative excess up to which a norm counts as the bound itself: unit tokens, rho = nu."""
 
-# ------------------------------------------------------------------------------------ constants
+Inequalities = dict[str, Inequality]
 
 
 def constants(
-    activation: Activation,
-    *,
-    largest_U: Scalar,
-    radii: Radii,
-    nu: Radii,
-    num_heads: int,
-    token_bound: Scalar = 1.0,
-    query_bound: Scalar = 1.0,
-) -> dict[str, Scalar]:
+    activation: Activation, *, largest_U: Scalar, radii: Radii, nu: Radii, num_heads: int,
+    token_bound: Scalar = 1.0, query_bound: Scalar = 1.0,
+) -> dict[str, Scalar]:  # fmt: skip
     r"""Section 2 of the theory page, the sharper column.
 
     ``largest_U`` is $\max_i\lVert U_{i0}\rVert$, actual or bounded in advance; ``nu`` the norms of
@@ -56,30 +50,22 @@ def constants(
     P = (rho_U**2 + rho_W**2) ** 0.5
     Q = jnp.sqrt((rho_U + nu[1]) ** 2 + (rho_W + nu[2]) ** 2)
     return {
-        "B": B,
-        "b": s0 * nu[0] + s1 * A * nu[1] + s1 * A**2 * p * nu[2],
-        "L_1": L1,
-        "L_2": L2,
-        "P": P,
-        "Q": Q,
-        "B_lin": (L1 * rho_c * P + 0.5 * L2 * P**2) / m**0.5,
+        "B": B, "b": s0 * nu[0] + s1 * A * nu[1] + s1 * A**2 * p * nu[2], "L_1": L1, "L_2": L2,
+        "P": P, "Q": Q, "B_lin": (L1 * rho_c * P + 0.5 * L2 * P**2) / m**0.5,
         "B_cof": (L1 * P * (rho_c + nu[0]) + (rho_c * L1 + L2 * P) * Q) / m**0.5,
         "G": jnp.sqrt(s0**2 + (1 + rho_c / m**0.5) ** 2 * L1**2),
-    }
+    }  # fmt: skip
 
 
 def _worst_case(setup: Setup, nu: Radii) -> dict[str, Any]:
     """The constants that hold for the whole set."""
     setting = setup.setting
     return constants(
-        setting.sigma,
-        largest_U=jnp.max(jnp.linalg.norm(setup.params0.U, axis=1)),
-        radii=setting.limits,
-        nu=nu,
-        num_heads=setting.num_heads,
+        setting.sigma, largest_U=jnp.max(jnp.linalg.norm(setup.params0.U, axis=1)),
+        radii=setting.limits, nu=nu, num_heads=setting.num_heads,
         token_bound=setting.token_bound * (1 + SLACK),
         query_bound=setting.query_bound * (1 + SLACK),
-    )
+    )  # fmt: skip
 
 
 def bound_a(V0: Scalar, G: Scalar, D: Scalar, error: Scalar, step: Scalar, tau: Scalar) -> Any:
@@ -95,9 +81,6 @@ def bound_b(V0: Scalar, G: Scalar, error: Scalar, step: Scalar, tau: Scalar) -> 
     return jnp.where(kappa > 0, root**2, jnp.nan)
 
 
-# -------------------------------------------------------------------------------------- hypotheses
-
-
 def _twins(params0: Weights) -> Float[Array, ""]:
     """How far the start is from pairs of heads with opposite signs, each of size one."""
     half = len(params0.c) // 2
@@ -106,7 +89,7 @@ def _twins(params0: Weights) -> Float[Array, ""]:
     return jnp.max(jnp.stack([jnp.max(jnp.abs(gap)) for gap in gaps]))
 
 
-def _hypotheses(setup: Setup, run: Trajectory) -> dict[str, Inequality]:
+def _hypotheses(setup: Setup, run: Trajectory) -> Inequalities:
     """What A, B and C assume of start, data and iterates."""
     setting = setup.setting
     X, q = heads.split(setup.inputs)
@@ -125,73 +108,53 @@ def _hypotheses(setup: Setup, run: Trajectory) -> dict[str, Inequality]:
     return found
 
 
-def _of_mean(setup: Setup, run: Trajectory, there: Comparator) -> dict[str, Inequality]:
-    """What A and B assume besides."""
-    limits = dict(zip("cUW", setup.setting.limits, strict=True))
-    found = {
-        f"comparator within the radius of {k}": Inequality(norm, limits[k] * (1 + SLACK))
-        for k, norm in there.norms.items()
-    }
-    gaps = jnp.max(jnp.diff(run.step)) * 1.0
-    return _hypotheses(setup, run) | found | {"recorded at every step": Inequality(gaps, 1.5)}
-
-
 def _heads_only(setting: Any) -> bool:
     return setting.model == "heads" and setting.train == "all" and setting.output_scale == 1
 
 
-def _projected(setting: Any) -> bool:
-    return _heads_only(setting) and setting.radius is not None and setting.decay == 0
-
-
-# ------------------------------------------------------------------------------- theorems A and B
-
-
-def _numbers(setup: Setup, run: Trajectory, there: Comparator) -> tuple[dict, dict]:
-    """What the conclusions of A and B compare: as measured, and constants of the whole set."""
-    before, y, params0 = run.risk[:-1], setup.targets, setup.params0
+def _of_mean(setup: Setup, run: Trajectory) -> tuple[Inequalities, dict, dict]:
+    """What A and B assume, and what they compare: as measured, and constants of the whole set."""
+    before, y, params0, limits = run.risk[:-1], setup.targets, setup.params0, setup.setting.limits
+    there = comparator(setup)
+    hypotheses = _hypotheses(setup, run)
+    for name, limit in zip("cUW", limits, strict=True):
+        bound = Inequality(there.norms[name], limit * (1 + SLACK))
+        hypotheses[f"comparator within the radius of {name}"] = bound
+    gaps = jnp.max(jnp.diff(run.step)) * 1.0
+    hypotheses["recorded at every step"] = Inequality(gaps, 1.5)
     e = linearised(setup.network, params0, setup.inputs, there.point) - y
     known = {
-        "mean loss": jnp.mean(before),
-        "best loss": jnp.min(before),
+        "mean loss": jnp.mean(before), "best loss": jnp.min(before),
         "V_0": trees.norm(jax.tree.map(jnp.subtract, there.point, params0)) ** 2,
         "epsilon (path)": jnp.max(run.probes["path_error"][:-1]),
         "G^2 (path)": jnp.max(run.probes["path_gradient"][:-1]),
-        "e_app": jnp.sqrt(jnp.mean(e**2)),
-        "y_rms": jnp.sqrt(jnp.mean(y**2)),
-        "eta": jnp.asarray(setup.step_size),
-        "tau": run.step[-1] * 1.0,
-    }
-    nu_c, nu_U, nu_W = teachers.norms(params0, there.point).values()
-    worst = _worst_case(setup, (nu_c, nu_U, nu_W))
+        "e_app": jnp.sqrt(jnp.mean(e**2)), "y_rms": jnp.sqrt(jnp.mean(y**2)),
+        "eta": jnp.asarray(setup.step_size), "tau": run.step[-1] * 1.0,
+    }  # fmt: skip
+    nu = teachers.norms(params0, there.point)
+    worst = _worst_case(setup, (nu["c"], nu["U"], nu["W"]))
     worst["epsilon (worst case)"] = worst["B_lin"] + worst["B_cof"] + known["e_app"]
-    worst["D"] = worst["G"] * sum(r**2 for r in setup.setting.limits) ** 0.5 + known["y_rms"]
-    return known, worst
+    worst["D"] = worst["G"] * sum(r**2 for r in limits) ** 0.5 + known["y_rms"]
+    return hypotheses, known, worst
 
 
 def _certificate(
-    run: Trajectory,
-    hypotheses: dict[str, Inequality],
-    conclusions: dict[str, Any],
-    bound: Array,
-    known: dict[str, Any],
-    *more: dict[str, Any],
-) -> Certificate:
+    run: Trajectory, hypotheses: Inequalities, conclusions: dict[str, Any], bound: Array,
+    known: dict[str, Any], others: dict[str, Any],
+) -> Certificate:  # fmt: skip
     first, best, mean, tau = run.risk[0], *(known[k] for k in ("best loss", "mean loss", "tau"))
     told = {"mean loss": mean, "best loss": best, "bound along the path": bound}
     told["bound along the path over mean loss"] = bound / mean
-    for part in (known, *more):
-        told |= part
     return Certificate(
         hypotheses,
         conclusions | _steps(run, known["eta"]),
-        told,
+        told | known | others,
         predicted_rate=1 - (jnp.minimum(bound, first) / first) ** (1 / tau),
         measured_rate=1 - (best / first) ** (1 / tau),
     )
 
 
-def _steps(run: Trajectory, step: Scalar) -> dict[str, Inequality]:
+def _steps(run: Trajectory, step: Scalar) -> Inequalities:
     """The inequalities (5.1) and (5.2) of every step, with the constants of that step."""
     L = run.risk[:-1].astype(jnp.float64)
     e, G2, distance, descent, steepness = (
@@ -202,14 +165,13 @@ def _steps(run: Trajectory, step: Scalar) -> dict[str, Inequality]:
     # what rounding may add; the first inequality is an equality where the error is zero
     blur = (1e-11 if run.risk.dtype == jnp.float64 else 1e3 * eps) * (1 + distance[:-1] + L)
     gain = 4 * step * (L - e[:-1] * jnp.sqrt(L) - step * G2[:-1] * L)
+    least, nearer = 2 * L - 2 * e[:-1] * jnp.sqrt(L), distance[:-1] - gain + blur
     return {
         "descent: <grad L, phi - comparator> >= 2 L - 2 e sqrt(L)": Inequality(
-            2 * L - 2 * e[:-1] * jnp.sqrt(L), descent[:-1] + blur
+            least, descent[:-1] + blur
         ),
         "steepness: |grad L|^2 <= 4 G^2 L": Inequality(steepness[:-1], 4 * G2[:-1] * L + blur),
-        "each step comes nearer to the comparator": Inequality(
-            distance[1:], distance[:-1] - gain + blur
-        ),
+        "each step comes nearer to the comparator": Inequality(distance[1:], nearer),
     }
 
 
@@ -217,8 +179,8 @@ _PATH_CONSTANTS = ("mean loss", "V_0", "epsilon (path)", "G^2 (path)", "eta", "t
 _OF_MEAN: dict[str, Any] = {
     "source": "ours, after the main theorem of Arda et al.; proof in docs/theory/arda2026.md",
     "probes": ("scaled_movement", "path"),
-    "needs": ("scaled_movement_c", *PATH_PROBES),
-    "covers": _projected,
+    "needs": ("scaled_movement_c", *(f"path_{name}" for name in PATH)),
+    "covers": lambda s: _heads_only(s) and s.radius is not None and s.decay == 0,
 }
 
 
@@ -229,8 +191,7 @@ def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
 
     $\bar L\le V_0/4\eta\tau+\eta G^2D^2+D\varepsilon$; the paper has $\eta=\tau^{-1/2}$.
     """
-    there = comparator(setup)
-    known, worst = _numbers(setup, run, there)
+    hypotheses, known, worst = _of_mean(setup, run)
     mean, V0, error, G2, eta, tau = (known[name] for name in _PATH_CONSTANTS)
     on_path = bound_a(V0, jnp.sqrt(G2), jnp.sqrt(jnp.max(run.risk[:-1])), error, eta, tau)
     bound = bound_a(V0, worst["G"], worst["D"], worst["epsilon (worst case)"], eta, tau)
@@ -239,8 +200,8 @@ def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
         "mean loss, worst case": Inequality(mean, bound),
         "loss never above D^2": Inequality(run.risk, jnp.square(worst["D"])),
     }
-    hypotheses, more = _of_mean(setup, run, there), {"bound in the worst case": bound}
-    return _certificate(run, hypotheses, conclusions, on_path, known, more, worst)
+    others = {"bound in the worst case": bound} | worst
+    return _certificate(run, hypotheses, conclusions, on_path, known, others)
 
 
 @PAPER.theorem(**_OF_MEAN)
@@ -250,10 +211,10 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
 
     $\sqrt{\bar L}\le\frac\varepsilon{2\kappa}+\sqrt{\ldots}$ where $\kappa=1-\eta G^2>0$.
     """
-    there = comparator(setup)
-    known, worst = _numbers(setup, run, there)
+    hypotheses, known, worst = _of_mean(setup, run)
     mean, V0, error, G2, eta, tau = (known[name] for name in _PATH_CONSTANTS)
     kappa, worst_kappa = 1 - eta * G2, 1 - eta * worst["G"] ** 2
+    hypotheses["step: 0 < kappa = 1 - eta G^2 (path)"] = Inequality(0.0, kappa)
     on_path = bound_b(V0, jnp.sqrt(G2), error, eta, tau)
     simple = V0 / (eta * tau) + 4 * error**2
     bound = bound_b(V0, worst["G"], worst["epsilon (worst case)"], eta, tau)
@@ -261,19 +222,17 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
     def where(applies: Array, bound: Array) -> Inequality:
         return Inequality(jnp.where(applies, mean, 0.0), jnp.where(applies, bound, 0.0))
 
-    halves = "mean loss, V_0 / (eta tau) + 4 epsilon^2 (where kappa >= 1/2)"
     conclusions = {
         "mean loss, constants measured along the path": Inequality(mean, on_path),
-        halves: where(kappa >= 0.5, simple),
+        "mean loss, V_0 / (eta tau) + 4 epsilon^2 (where kappa >= 1/2)":
+            where(kappa >= 0.5, simple),
         "mean loss, worst case (where eta G^2 < 1)": where(worst_kappa > 0, bound),
-    }
+    }  # fmt: skip
     more = {
-        "kappa (path)": kappa,
-        "kappa (worst case)": worst_kappa,
+        "kappa (path)": kappa, "kappa (worst case)": worst_kappa,
         "bound with kappa = 1/2": (error + jnp.sqrt(error**2 + V0 / (2 * eta * tau))) ** 2,
-        "bound V_0 / (eta tau) + 4 epsilon^2": simple,
-        "bound in the worst case": bound,
-    }
+        "bound V_0 / (eta tau) + 4 epsilon^2": simple, "bound in the worst case": bound,
+    }  # fmt: skip
     if run.average is not None:
         average = trees.cast(run.average, "float64")
         f = predict(setup.network, average, setup.inputs)
@@ -282,17 +241,9 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
         worst_lin = jnp.max(run.probes["path_linearisation"][:-1])
         key = "root of the loss at the averaged iterate"
         conclusions[key] = Inequality(root, jnp.sqrt(mean) + worst_lin + lin_rms)
-        more |= {
-            key: root,
-            "linearisation error (path)": worst_lin,
-            "linearisation error (average)": lin_rms,
-        }
-    positive = {"step: 0 < kappa = 1 - eta G^2 (path)": Inequality(0.0, kappa)}
-    hypotheses = _of_mean(setup, run, there) | positive
-    return _certificate(run, hypotheses, conclusions, on_path, known, more, worst)
-
-
-# -------------------------------------------------------------------------------------- theorem C
+        more |= {key: root, "linearisation error (path)": worst_lin}
+        more["linearisation error (average)"] = lin_rms
+    return _certificate(run, hypotheses, conclusions, on_path, known, more | worst)
 
 
 def lower_bound(setup: Setup, beta: Float[Array, " N"], radii: Radii) -> Float[Array, ""]:
@@ -319,12 +270,11 @@ def theorem_c(setup: Setup, run: Trajectory) -> Certificate:
     $\beta$ gives a bound. This takes the better of two: the residual of the best linearised fit,
     which is optimal if the fit is, and the top eigenvector of the tangent kernel.
     """
-    setting, inputs, y = setup.setting, setup.inputs, setup.targets
-    radii, network, params0 = setting.limits, setup.network, setup.params0
-    K = sum(heads.tangent_kernels(inputs, setting.sigma)(params0).values())
+    radii, network, params0 = setup.setting.limits, setup.network, setup.params0
+    inputs, y = setup.inputs, setup.targets
+    K = sum(heads.tangent_kernels(inputs, setup.setting.sigma)(params0).values())
     eigenvalues, V = jnp.linalg.eigh(K)
-    top_eigenvalue = eigenvalues[-1] * (1 + 1e-6)
-    fit = teachers.best_fit(network, params0, inputs, y, radii, top_eigenvalue)
+    fit = teachers.best_fit(network, params0, inputs, y, radii, eigenvalues[-1] * (1 + 1e-6))
     residual = y - linearised(network, params0, inputs, fit)
     top = V[:, -1] * jnp.sign(V[:, -1] @ y)
     by_fit, by_top = lower_bound(setup, residual, radii), lower_bound(setup, top, radii)

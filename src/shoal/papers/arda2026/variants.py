@@ -5,7 +5,7 @@ units and $f=m^{-1/2}\sum_ic_ih_T^i$ (Li et al. 2018; Cayci & Eryilmaz 2024). Al
 of opposite signs, so that the output is zero.
 """
 
-from typing import NamedTuple
+from collections import namedtuple
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +15,11 @@ from shoal.models import Model
 from shoal.papers.arda2026 import heads
 from shoal.papers.arda2026.heads import Activation, Weights, attention, spec_of, split
 
-# ------------------------------------------------------------------------------------ recurrent
-
-
-class Units(NamedTuple):
-    """Parameters of ``m`` independent recurrent units."""
-
-    w: Float[Array, "*lead m"]
-    u: Float[Array, "*lead m d"]
-    c: Float[Array, "*lead m"]
+Units = namedtuple("Units", "w u c")
+"""Parameters of ``m`` independent recurrent units: (m,), (m, d) and (m,)."""
+Deep = namedtuple("Deep", "W U c inner_W inner_U inner_V")
+"""The heads of the last layer, and of the ``L`` layers before it, which write vectors ``V``:
+(L, m, d, d), (L, m, d) and (L, m, d)."""
 
 
 def recurrent(num_units: int, dim: int, activation: Activation) -> Model:
@@ -41,9 +37,6 @@ def recurrent(num_units: int, dim: int, activation: Activation) -> Model:
     return Model(spec_of(Units, w=(num_units,), u=(num_units, dim), c=(num_units,)), apply)
 
 
-# --------------------------------------------------------------------------------------- causal
-
-
 def causal(num_heads: int, dim: int, activation: Activation) -> Model:
     """One output per token: its query is the token, and it attends to that and earlier tokens."""
 
@@ -58,25 +51,11 @@ def causal(num_heads: int, dim: int, activation: Activation) -> Model:
     return Model(heads.shapes(num_heads, dim), apply)
 
 
-# ----------------------------------------------------------------------------------------- deep
-
-
-class Deep(NamedTuple):
-    """The heads of the last layer, and of the ``L`` layers before it, which write vectors ``V``."""
-
-    W: Float[Array, "*lead m d d"]
-    U: Float[Array, "*lead m d"]
-    c: Float[Array, "*lead m"]
-    inner_W: Float[Array, "*lead L m d d"]
-    inner_U: Float[Array, "*lead L m d"]
-    inner_V: Float[Array, "*lead L m d"]
-
-
 def deep(num_layers: int, num_heads: int, dim: int, activation: Activation) -> Model:
     """Layers that add to a stream of tokens, each token its own query; then the usual heads."""
-    L, m, d = num_layers - 1, num_heads, dim
-    last = {"W": (m, d, d), "U": (m, d), "c": (m,)}
-    spec = spec_of(Deep, **last, inner_W=(L, m, d, d), inner_U=(L, m, d), inner_V=(L, m, d))
+    L, m, d, last = num_layers - 1, num_heads, dim, heads.heads(num_heads, dim, activation)
+    sizes = {"W": (m, d, d), "U": (m, d), "c": (m,)}
+    spec = spec_of(Deep, **sizes, inner_W=(L, m, d, d), inner_U=(L, m, d), inner_V=(L, m, d))
 
     def add(x: Array, layer: tuple) -> tuple[Array, None]:
         W, U, V = layer
@@ -87,19 +66,14 @@ def deep(num_layers: int, num_heads: int, dim: int, activation: Activation) -> M
     def apply(params: Deep, inputs: Any) -> Float[Array, ""]:
         x, _ = split(inputs)
         x = jax.lax.scan(add, x, (params.inner_W, params.inner_U, params.inner_V))[0]
-        a = attention(params.W, x, x[-1]) @ x
-        h = activation.value(jnp.sum(params.U * a, axis=1))
-        return jnp.sum(params.c * h) / m**0.5
+        return last.apply(Weights(params.W, params.U, params.c), x)
 
     return Model(spec, apply)
 
 
 def deep_twins(key: PRNGKeyArray, spec: Any) -> Deep:
     """Twins in the last layer only; inner values of length about one."""
-    key_last, key_W, key_U, key_V = jax.random.split(key, 4)
-    last: Weights = heads.twins(key_last, Weights(spec.W, spec.U, spec.c))
-    inner_W, inner_U, inner_V = (
-        jax.random.normal(k, block.shape, block.dtype)
-        for k, block in ((key_W, spec.inner_W), (key_U, spec.inner_U), (key_V, spec.inner_V))
-    )
-    return Deep(*last, inner_W, inner_U, inner_V / spec.inner_V.shape[-1] ** 0.5)
+    key_last, *keys = jax.random.split(key, 4)
+    last: Weights = heads.twins(key_last, Weights(*spec[:3]))
+    W, U, V = (jax.random.normal(k, b.shape, b.dtype) for k, b in zip(keys, spec[3:], strict=True))
+    return Deep(*last, W, U, V / V.shape[-1] ** 0.5)

@@ -6,8 +6,7 @@ prediction of the initial tangent kernel. The paper's own constants are not cert
 was not available to us, only its abstract, reviews and public summaries.
 """
 
+from shoal.papers.song2024 import theorems, studies, classifier_studies, figures  # noqa: F401, I001
 from shoal.papers.song2024.model import PAPER, Song
 
-from shoal.papers.song2024 import theorems, studies, classifier_studies, figures  # isort: skip
-
-__all__ = ["PAPER", "Song", "classifier_studies", "figures", "studies", "theorems"]
+__all__ = ["PAPER", "Song"]

@@ -22,16 +22,12 @@ ZERO = 1e-12
 """Singular values below this share of the largest count as zero."""
 
 Numbers = dict[str, Array]
+norms_op = jax.vmap(norm_op)
 
 
 def residual(setup: Any) -> Float[Array, "N n p"]:
-    """Outputs minus targets at the start."""
+    """Outputs minus targets at the start; half their sum of squares is $F_0$."""
     return predict(setup.network, setup.params0, setup.inputs) - setup.targets
-
-
-def first_risk(setup: Any) -> Float[Array, ""]:
-    """$F_0$."""
-    return 0.5 * jnp.sum(residual(setup) ** 2)
 
 
 def centred(Z: Float[Array, "*N n k"]) -> Float[Array, "*N n k"]:
@@ -39,57 +35,36 @@ def centred(Z: Float[Array, "*N n k"]) -> Float[Array, "*N n k"]:
     return Z - jnp.mean(Z, axis=-2, keepdims=True)
 
 
-# ---------------------------------------------------------------- what is known of each kernel
-
-
-class ScoreBounds(NamedTuple):
-    r"""Lemma 3: $c=a\,x+b\,x^2(\omega+R)$ bounds $\dot S$, $e=f\,c^2+g\,x^2$ bounds $\ddot S$."""
-
-    a: Scalar
-    b: Scalar
-    f: Scalar
-    g: Scalar
-
-
 class Bounds(NamedTuple):
     r"""Bounds of the derivatives of attention weights, for any query.
 
-    ``scores(n, d, tau)`` are the constants of lemma 3. ``turning(U, K, tau)`` are $\beta_i$, the
-    Lipschitz constant of $J_{ik}=\partial m_{ik}/\partial q_{ik}$, and $j_i$, the bound of that.
+    ``scores(n, d, tau)`` are $a, b, f, g$ of lemma 3: $c=a\,x+b\,x^2(\omega+R)$ bounds $\dot S$ and
+    $e=f\,c^2+g\,x^2$ bounds $\ddot S$. ``turning(U, K, tau)`` are $\beta_i$, the Lipschitz constant
+    of $J_{ik}=\partial m_{ik}/\partial q_{ik}$, and $j_i$, the bound of that.
     """
 
-    scores: Callable[[int, int, Scalar], ScoreBounds]
+    scores: Callable[[int, int, Scalar], tuple[Scalar, Scalar, Scalar, Scalar]]
     turning: Callable[[Array, Array, Scalar], tuple[Array, Array]]
 
 
-def _softmax_scores(n: int, d: int, tau: Scalar) -> ScoreBounds:
-    del n, tau
-    return ScoreBounds(a=0.0, b=1 / (2 * d**0.5), f=4 * KAPPA_3, g=1 / (2 * d**0.5))
-
-
-def _softmax_turning(
-    U: Float[Array, "N n p"], K: Float[Array, "N n k"], tau: Scalar
-) -> tuple[Array, Array]:
-    del tau
+def _softmax_turning(U: Array, K: Array, _: Scalar) -> tuple[Array, Array]:
     d = K.shape[-1]
-    PU, PK = (jax.vmap(lambda z: norm_op(centred(z)))(z) for z in (U, K))
+    PU, PK = norms_op(centred(U)), norms_op(centred(K))
     return KAPPA_3 * PU * PK**2 / d, PU * PK / (2 * d**0.5)
 
 
-def _gaussian_scores(n: int, d: int, tau: Scalar) -> ScoreBounds:
-    del d
-    return ScoreBounds(a=jnp.sqrt(2 * n / (math.e * tau)), b=0.0, f=0.0, g=2 * n**0.5 / tau)
-
-
-def _gaussian_turning(
-    U: Float[Array, "N n p"], K: Float[Array, "N n k"], tau: Scalar
-) -> tuple[Array, Array]:
-    n, size = K.shape[-2], jax.vmap(norm_op)(U)
+def _gaussian_turning(U: Array, K: Array, tau: Scalar) -> tuple[Array, Array]:
+    n, size = K.shape[-2], norms_op(U)
     return n**0.5 * size / tau, size * jnp.sqrt(n / (math.e * tau))
 
 
-SOFTMAX = Bounds(_softmax_scores, _softmax_turning)
-GAUSSIAN = Bounds(_gaussian_scores, _gaussian_turning)
+SOFTMAX = Bounds(
+    lambda _n, d, _tau: (0.0, 1 / (2 * d**0.5), 4 * KAPPA_3, 1 / (2 * d**0.5)), _softmax_turning
+)
+GAUSSIAN = Bounds(
+    lambda n, _d, tau: (jnp.sqrt(2 * n / (math.e * tau)), 0.0, 0.0, 2 * n**0.5 / tau),
+    _gaussian_turning,
+)
 PROVED = {"softmax": SOFTMAX, "gaussian": GAUSSIAN}
 """The kernels that theorems 2 and 3 cover."""
 RULE_OF_THUMB = {"normalised_gaussian": SOFTMAX, "exponential": SOFTMAX, "mean_gaussian": GAUSSIAN}
@@ -99,9 +74,6 @@ RULE_OF_THUMB = {"normalised_gaussian": SOFTMAX, "exponential": SOFTMAX, "mean_g
 def bounds_of(setup: Any) -> Bounds:
     """Bounds of a start's kernel: proved, or borrowed."""
     return (PROVED | RULE_OF_THUMB)[setup.setting.kernel]
-
-
-# --------------------------------------------------------------------- theorem 1: values alone
 
 
 def value_numbers(setup: Any) -> Numbers:
@@ -119,19 +91,8 @@ def value_numbers(setup: Any) -> Numbers:
         "F_star": 0.5 * jnp.sum((r - U @ parts) ** 2),
         "rank A": jnp.sum(alive),
         "rank B": numerical_rank(layer.feature_matrix(setup.params0, X, form), ZERO),
-        "rows of A": jnp.asarray(len(r)),
-        "sigma": sigma,
-        "parts": parts,
-    }
-
-
-def value_risk(c: Numbers, step_size: Scalar, step: Array) -> Float[Array, " T"]:
-    r"""The risk at each step, $F^*+\tfrac12\sum_j(1-\eta\sigma_j^2)^{2t}(u_j^\top r_0)^2$."""
-    factors = (1 - step_size * c["sigma"] ** 2)[None] ** step[:, None]
-    return c["F_star"] + 0.5 * jnp.sum((factors * c["parts"][None]) ** 2, axis=1)
-
-
-# --------------------------------------------------- theorem 2: queries, keys and values together
+        "rows of A": jnp.asarray(len(r)), "sigma": sigma, "parts": parts,
+    }  # fmt: skip
 
 
 def joint_constants(setup: Any) -> Numbers:
@@ -141,45 +102,32 @@ def joint_constants(setup: Any) -> Numbers:
     $R(\alpha+\beta R)=\lambda/2$ with $\alpha=o(\bar a+\bar b\omega)$, $\beta=o\bar b$, where
     $\bar a^2=\sum_i(ax_i^2)^2$ and $\bar b^2=\sum_i(bx_i^3)^2$ (one of $a$, $b$ is zero).
     """
-    X, params0 = setup.inputs, setup.params0
-    sigma = singular_values(layer.value_matrix(params0, X, setup.setting.form))
-    rows, columns = setup.targets.size, params0.W_V.size
-    lam = jnp.where(columns >= rows, sigma[-1], 0.0)
-    x, o = jax.vmap(norm_op)(X), jax.vmap(norm_op)(params0.W_O)
-    Q, K = (jax.vmap(norm_op)(W) for W in (params0.W_Q, params0.W_K))
+    X, params0, form = setup.inputs, setup.params0, setup.setting.form
+    sigma = singular_values(layer.value_matrix(params0, X, form))
+    lam = jnp.where(params0.W_V.size >= setup.targets.size, sigma[-1], 0.0)  # columns, rows of A
+    x, (Q, K, V, o) = norms_op(X), map(norms_op, params0)
     omega = jnp.sqrt(Q**2 + K**2)
-    n, d, tau = X.shape[1], params0.W_Q.shape[-1], setup.setting.form.bandwidth
-    a, b, f, g = bounds_of(setup).scores(n, d, tau)
+    a, b, f, g = bounds_of(setup).scores(X.shape[1], params0.W_Q.shape[-1], form.bandwidth)
     alpha = o * (a * jnp.sqrt(jnp.sum(x**4)) + b * jnp.sqrt(jnp.sum(x**6)) * omega)
     beta = o * b * jnp.sqrt(jnp.sum(x**6))
     below = alpha + jnp.sqrt(alpha**2 + 2 * beta * lam)  # no cancellation in the root this way
-    R = jnp.min(jnp.where(below > 0, lam / jnp.where(below > 0, below, 1), jnp.inf))
     # a head with W_O = 0 sets no limit
+    R = jnp.min(jnp.where(below > 0, lam / jnp.where(below > 0, below, 1), jnp.inf))
     x = x[:, None]
     c = a * x + b * x**2 * (omega[None] + R)
     e = f * c**2 + g * x**2
     L_A = jnp.max(o * jnp.sqrt(jnp.sum((c * x) ** 2, axis=0)))
     A_norm = sigma[0] + R * L_A
-    u = x * (jax.vmap(norm_op)(params0.W_V) + R)[None] * o[None]
+    u = x * (V + R)[None] * o[None]
     jacobian = A_norm**2 + jnp.sum((c * u) ** 2)
     E = jnp.sqrt(jnp.sum(jnp.max((e * u) ** 2, axis=1)))
-    F_0 = first_risk(setup)
+    F_0 = 0.5 * jnp.sum(residual(setup) ** 2)
     return {
-        "lambda": lam,
-        "|A_0|": sigma[0],
-        "c": c,
-        "L_A": L_A,
-        "R": R,
-        "threshold": lam**2 * R**2 / 32,
-        "F_0": F_0,
-        "a^2+b^2": jacobian,
-        "E": E,
+        "lambda": lam, "|A_0|": sigma[0], "c": c, "L_A": L_A, "R": R,
+        "threshold": lam**2 * R**2 / 32, "F_0": F_0, "a^2+b^2": jacobian, "E": E,
         "L": jacobian + jnp.sqrt(2 * F_0) * 0.5 * (E + jnp.sqrt(E**2 + 4 * L_A**2)),
         "mu": lam**2 / 4,
-    }
-
-
-# ------------------------------------------------------------------- theorem 3: queries alone
+    }  # fmt: skip
 
 
 def affine_gap(U: Float[Array, "n p"], Y: Float[Array, "n p"]) -> Float[Array, " n"]:
@@ -198,24 +146,19 @@ def query_geometry(setup: Any) -> Numbers:
     K = jax.vmap(lambda x: layer.queries_and_keys(params0, x)[1][0])(X)
     sigma_X = singular_values(X.reshape(-1, X.shape[-1]))
     full = X.shape[0] * X.shape[1] <= X.shape[2]
-    size = jax.vmap(norm_op)(U) + jnp.sqrt(jnp.max(jnp.sum(Y**2, -1), -1))
+    size = norms_op(U) + jnp.sqrt(jnp.max(jnp.sum(Y**2, -1), -1))
     gap = jax.vmap(affine_gap)(U, Y)
     in_hull = jnp.max(gap, axis=1) <= 1e-9 * size
 
     def rank(Z: Array) -> Array:
-        spread = jax.vmap(lambda z: singular_values(centred(z)))(Z)
-        return jnp.sum(spread > ZERO * jax.vmap(norm_op)(Z)[:, None], axis=1)
+        spread = jax.vmap(singular_values)(centred(Z))
+        return jnp.sum(spread > ZERO * norms_op(Z)[:, None], axis=1)
 
     return {
-        "U": U,
-        "K": K,
-        "sigma_X": sigma_X[-1] if full else jnp.zeros(()),
-        "|X|": sigma_X[0],
-        "in_hull": in_hull,
+        "U": U, "K": K, "rank_U": rank(U), "rank_K": rank(K), "in_hull": in_hull,
         "off_hull": jnp.sqrt(jnp.sum(jnp.where(in_hull[:, None], gap, 0.0) ** 2)),
-        "rank_U": rank(U),
-        "rank_K": rank(K),
-    }
+        "sigma_X": sigma_X[-1] if full else jnp.zeros(()), "|X|": sigma_X[0],
+    }  # fmt: skip
 
 
 def smallest_jacobian(setup: Any, params: Weights, geometry: Numbers) -> Float[Array, ""]:
@@ -250,26 +193,18 @@ def smoothness(setup: Any) -> Float[Array, ""]:
 
 def query_constants(setup: Any, geometry: Numbers | None = None) -> Numbers:
     """Every constant of theorem 3."""
-    form, g = setup.setting.form, query_geometry(setup) if geometry is None else geometry
+    form, g = setup.setting.form, geometry or query_geometry(setup)
     s_0 = smallest_jacobian(setup, setup.params0, g)
-    beta, j_all = bounds_of(setup).turning(g["U"], g["K"], form.bandwidth)
-    j = jnp.max(j_all)
+    beta, j = bounds_of(setup).turning(g["U"], g["K"], form.bandwidth)
     token = jnp.max(jnp.sqrt(jnp.sum(setup.inputs**2, axis=-1)), axis=1)
-    R_J = s_0 / (2 * jnp.max(beta * token))
-    F_0 = first_risk(setup)
+    R_J, beta, j = s_0 / (2 * jnp.max(beta * token)), jnp.max(beta), jnp.max(j)
+    F_0 = 0.5 * jnp.sum(residual(setup) ** 2)
     mu_0 = (g["sigma_X"] * s_0) ** 2
     return {
-        "sigma_X": g["sigma_X"],
-        "|X|": g["|X|"],
-        "s_0": s_0,
-        "mu_0": mu_0,
-        "beta": jnp.max(beta),
-        "j": j,
-        "R_J": R_J,
-        "threshold": mu_0 * R_J**2 / 32,
-        "F_0": F_0,
-        "L": g["|X|"] ** 2 * (j**2 + jnp.sqrt(2 * F_0) * jnp.max(beta)),
+        "sigma_X": g["sigma_X"], "|X|": g["|X|"], "s_0": s_0, "mu_0": mu_0, "beta": beta, "j": j,
+        "R_J": R_J, "threshold": mu_0 * R_J**2 / 32, "F_0": F_0,
+        "L": g["|X|"] ** 2 * (j**2 + jnp.sqrt(2 * F_0) * beta),
         "off the hull": g["off_hull"] if form.kernel.normalised else jnp.zeros(()),
         "rank of centred values, least": jnp.min(g["rank_U"]),
         "rank of centred keys, least": jnp.min(g["rank_K"]),
-    }
+    }  # fmt: skip

@@ -6,6 +6,7 @@ before the classes. The paper gives 2 layers, 2 heads, width 64, hidden 128; the
 Skyformer (Chen et al. 2021), which has the same numbers. No dropout.
 """
 
+from collections import namedtuple
 from typing import NamedTuple
 
 import jax
@@ -14,32 +15,13 @@ import jax.numpy as jnp
 from shoal._typing import Any, Array, Float, PRNGKeyArray, Scalar
 from shoal.papers.song2024.layer import Form
 
-
-class Weights(NamedTuple):
-    """Parameters; a leading axis ``L`` is the layer, ``H`` the head."""
-
-    E: Float[Array, "V D"]  # One row for each token, or for each number of a token vector.
-    P: Float[Array, "positions D"]
-    W_Q: Float[Array, "L H D k"]
-    W_K: Float[Array, "L H D k"]
-    W_V: Float[Array, "L H D k"]
-    W_O: Float[Array, "L H k D"]
-    b_Q: Float[Array, "L H k"]
-    b_K: Float[Array, "L H k"]
-    b_V: Float[Array, "L H k"]
-    b_O: Float[Array, "L D"]
-    W_1: Float[Array, "L D m"]
-    b_1: Float[Array, "L m"]
-    W_2: Float[Array, "L m D"]
-    b_2: Float[Array, "L D"]
-    gain: Float[Array, "L 2 D"]
-    shift: Float[Array, "L 2 D"]
-    last_gain: Float[Array, " D"]
-    last_shift: Float[Array, " D"]
-    W_H: Float[Array, "D m"]
-    b_H: Float[Array, " m"]
-    W_C: Float[Array, "m C"]
-    b_C: Float[Array, " C"]
+Weights = namedtuple(
+    "Weights",
+    "E P W_Q W_K W_V W_O b_Q b_K b_V b_O W_1 b_1 W_2 b_2 gain shift last_gain last_shift "
+    "W_H b_H W_C b_C",
+)
+"""Parameters; `shapes` says which axes each has. ``E`` has one row for each token of a vocabulary,
+or for each number of a token vector."""
 
 
 class Design(NamedTuple):
@@ -54,18 +36,20 @@ class Design(NamedTuple):
 def shapes(
     *, rows: int, positions: int, num_layers: int, num_heads: int, width: int, hidden: int
 ) -> Weights:
-    """Shapes of all weights; ``rows`` is the size of the vocabulary or of a token vector."""
+    """Shapes of all weights; ``rows`` is the size of the vocabulary or of a token vector.
+
+    A leading axis ``L`` is the layer, ``H`` the head.
+    """
     L, H, D, m, C, k = num_layers, num_heads, width, hidden, 2, width // num_heads
     scores, bias = (L, H, D, k), (L, H, k)
-    listed: Any = {
-        "E": (rows, D), "P": (positions, D),
-        "W_Q": scores, "W_K": scores, "W_V": scores, "W_O": (L, H, k, D),
-        "b_Q": bias, "b_K": bias, "b_V": bias, "b_O": (L, D),
-        "W_1": (L, D, m), "b_1": (L, m), "W_2": (L, m, D), "b_2": (L, D),
-        "gain": (L, 2, D), "shift": (L, 2, D), "last_gain": (D,), "last_shift": (D,),
-        "W_H": (D, m), "b_H": (m,), "W_C": (m, C), "b_C": (C,),
-    }  # fmt: skip
-    return Weights(**listed)
+    return Weights(
+        E=(rows, D), P=(positions, D),
+        W_Q=scores, W_K=scores, W_V=scores, W_O=(L, H, k, D),
+        b_Q=bias, b_K=bias, b_V=bias, b_O=(L, D),
+        W_1=(L, D, m), b_1=(L, m), W_2=(L, m, D), b_2=(L, D),
+        gain=(L, 2, D), shift=(L, 2, D), last_gain=(D,), last_shift=(D,),
+        W_H=(D, m), b_H=(m,), W_C=(m, C), b_C=(C,),
+    )  # fmt: skip
 
 
 def waves(places: Float[Array, " n"], width: int) -> Float[Array, "n width"]:
@@ -88,18 +72,13 @@ def sinusoidal(spec: Any, columns: int) -> Float[Array, "positions D"]:
     if not columns:
         return waves(places, width)
     row, column = jnp.divmod(places, columns)
-    parts = waves(row, width // 2), waves(column, width - width // 2)
-    return jnp.concatenate(parts, axis=1)
+    return jnp.hstack([waves(row, width // 2), waves(column, width - width // 2)])
 
 
 def initial(
-    key: PRNGKeyArray,
-    spec: Weights,
-    *,
-    score_scale: Scalar = 1.0,
-    embedding_scale: Scalar = 0.02,
-    places: Float[Array, "positions D"] | None = None,
-) -> Weights:
+    key: PRNGKeyArray, spec: Weights, *, score_scale: Scalar, embedding_scale: Scalar,
+    places: Float[Array, "positions D"] | None,
+) -> Weights:  # fmt: skip
     """Tables of standard deviation 0.02, matrices of variance 1 / (3 fan_in) as in PyTorch.
 
     ``score_scale`` multiplies query and key weights; ``places`` is the table of positions to begin
@@ -130,10 +109,8 @@ def _norm(x: Float[Array, "n D"], gain: Array, shift: Array) -> Float[Array, "n 
     return centred * scale * gain[None] + shift[None]
 
 
-def _embedded(
-    params: Weights, x: Float[Array, "n d"], design: Design
-) -> tuple[Float[Array, "n D"], Float[Array, " n"] | None]:
-    """Token vectors with positions, and the mask of padding."""
+def _embedded(params: Weights, x: Float[Array, "n d"], design: Design) -> tuple:
+    """Token vectors with positions (n, D), and the mask of padding (n,) if there is any."""
     P = params.P[: len(x)]
     if not design.vocabulary:
         return x @ params.E + P, None
@@ -169,8 +146,7 @@ def layer_inputs(
         x = design.residual * x + out
         z = _norm(x, gain[1], shift[1]) if design.norm else x
         hidden = jax.nn.gelu(z @ params.W_1[index] + params.b_1[index][None], approximate=False)
-        out = hidden @ params.W_2[index] + params.b_2[index][None]
-        x = design.residual * x + out
+        x = design.residual * x + (hidden @ params.W_2[index] + params.b_2[index][None])
     return seen, x, mask
 
 
@@ -178,10 +154,8 @@ def class_scores(params: Weights, x: Float[Array, "n d"], design: Design) -> Flo
     """One sequence in, a score for each class out."""
     _, x, mask = layer_inputs(params, x, design)
     x = _norm(x, params.last_gain, params.last_shift) if design.norm else x
-    x = x if mask is None else x * mask[:, None]
-    pooled = jnp.mean(x, axis=0)
-    hidden = jax.nn.relu(pooled @ params.W_H + params.b_H)
-    return hidden @ params.W_C + params.b_C
+    pooled = jnp.mean(x if mask is None else x * mask[:, None], axis=0)
+    return jax.nn.relu(pooled @ params.W_H + params.b_H) @ params.W_C + params.b_C
 
 
 def last_features(params: Weights, X: Float[Array, "N n d"], design: Design) -> Float[Array, "R C"]:

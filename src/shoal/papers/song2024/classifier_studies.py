@@ -25,26 +25,21 @@ from shoal.papers.song2024 import classifier
 from shoal.papers.song2024.model import PAPER
 from shoal.papers.song2024.studies import FRESH, KERNELS, log10
 
-ONE_DATA_SET = (
-    "our setting, one data set: intervals cover the draw of weights and batches, not of the data"
-)
+ONE_DATA_SET = "our setting, one data set: intervals cover the draw of weights and batches, not of "
+ONE_DATA_SET += "the data"
 
 
-# --------------------------------------------------------------------------------------- depth
-
-
-def conditioning(setup: Setup, residual: Float[Array, ""]) -> Float[Array, " kernels"]:
-    """Smallest over largest singular value of the classifier's last features, both kernels."""
-    found = []
-    for kernel in KERNELS:
-        design = setup.setting.replace(kernel=kernel).design._replace(residual=residual)
-        sigma = singular_values(classifier.last_features(setup.params0, setup.inputs, design))
-        found.append(sigma[-1] / sigma[0])
-    return jnp.stack(found)
+def _conditioning(setup: Setup, residual: Float[Array, ""]) -> Float[Array, " kernels"]:
+    designs = (setup.setting.replace(kernel=k).design._replace(residual=residual) for k in KERNELS)
+    B = (classifier.last_features(setup.params0, setup.inputs, design) for design in designs)
+    return jnp.stack([sigma[-1] / sigma[0] for sigma in map(singular_values, B)])
 
 
 def depth_conditioning(plan: Plan, residual: float, *, layers: int, norm: bool) -> np.ndarray:
-    """Conditioning at the start on Gaussian tokens, in decades: mean of both kernels."""
+    """Smallest over largest singular value of the last features on Gaussian tokens, in decades.
+
+    At the start, mean of both kernels.
+    """
     sizes = {"num_samples": plan.samples, "num_tokens": plan.tokens, "dim": 64}
     model = {"model": "classifier", "problem": "digits", "positions": plan.tokens}
     setting = completed(PAPER, sizes | model | {"num_layers": layers, "norm": norm})
@@ -52,29 +47,19 @@ def depth_conditioning(plan: Plan, residual: float, *, layers: int, norm: bool) 
     weights = draw_weights(setting, range(plan.seeds))
     setup = tokens.replace(setting=setting, params0=weights, stacked=("params0", "problem"))
     # a seed counts once: geometric mean of the two kernels
-    return log10(per_start(setup, conditioning, np.array(residual)), 1e-20).mean(axis=1)
-
-
-def residual_gain(plan: Plan) -> Measurement:
-    """Conditioning of three layers with norm, with residual connections and without."""
-    sides = (plan.get("residual", 1.0), 0.0)
-    return comparison(*(depth_conditioning(plan, r, layers=3, norm=True) for r in sides))
+    return log10(per_start(setup, _conditioning, np.array(residual)), 1e-20).mean(axis=1)
 
 
 PAPER.claim(
     "residual_keeps_features",
     "Residual connections keep the last layer's features independent in deeper networks.",
-    residual_gain,
-    rule=above(
-        1.0, "decades of conditioning gained by residuals at three layers, with norm", "residual",
-        "none",
-    ),
+    lambda plan: comparison(*(depth_conditioning(plan, residual, layers=3, norm=True)
+                              for residual in (plan.get("residual", 1.0), 0.0))),
+    rule=above(1.0, "decades of conditioning gained by residuals at three layers, with norm",
+               "residual", "none"),
     control={"residual": 0.0}, setting=FRESH, quick=Plan(seeds=8, samples=4, tokens=8),
     full={"seeds": 50},
 )  # fmt: skip
-
-
-# ---------------------------------------------------------------------------------- landscapes
 
 FLAT = 0.01
 """A plane whose risk varies by less (chance is log 2) shows the end of training only."""
@@ -86,15 +71,14 @@ def two_stages(plan: Plan, kernels: tuple[str, ...] = KERNELS) -> tuple[Run, ...
     values = {"model": "classifier", "problem": "digits", "num_samples": plan.samples}
     values |= {"test_samples": 50, "num_steps": plan.steps, "every": plan.steps}
 
-    def stage(kernel: str, start: Any = None) -> Run:
+    def stage(kernel: str, **start: Any) -> Run:
         made = paper_setup(
             PAPER, values | {"kernel": kernel}, seeds=range(plan.seeds), precision="float32"
         )
-        made = made if start is None else made.replace(params0=start)
-        return train(made, step_size=1e-3, probes=())
+        return train(made.replace(**start), step_size=1e-3, probes=())
 
     middle = stage("softmax").params
-    return tuple(stage(kernel, middle) for kernel in kernels)
+    return tuple(stage(kernel, params0=middle) for kernel in kernels)
 
 
 def _plane(setup: Setup, end: Any, seed: Array, line: Float[Array, " points"]) -> Array:
@@ -119,10 +103,8 @@ def plane_measures(plan: Plan) -> list[dict[str, np.ndarray]]:
     """Numbers of both kernels' planes, same directions, for every seed."""
     sides = []
     for run in two_stages(plan, plan.get("kernels", KERNELS)):
-        found = []
-        for seed in range(plan.seeds):
-            line, heights = plane_of(run, seed, plan.points)
-            found.append(landscape.measures(heights, (line[1] - line[0],) * 2))
+        planes = (plane_of(run, seed, plan.points) for seed in range(plan.seeds))
+        found = [landscape.measures(heights, (x[1] - x[0],) * 2) for x, heights in planes]
         sides.append({name: np.array([one[name] for one in found]) for name in found[0]})
     return sides
 
@@ -153,29 +135,23 @@ for _key, _what, _measure, _limit, _words in (
     )  # fmt: skip
 
 
-# ----------------------------------------------------------------------------------- real data
-
 STEPS = {"sgd": (0.03, 0.1, 0.3), "adam": (3e-4, 1e-3, 3e-3)}
 USUAL = {"sgd": 0.1, "adam": 1e-3}
 
 
 def classified(plan: Plan, problem: str, kernel: str, method: str, step: float) -> Run:
     """Train the classifier with one kernel at one step size, looking at held-out data."""
-    values: dict[str, Any] = {
-        "num_samples": plan.samples,
-        "test_samples": max(200, plan.samples // 4),
-        "num_steps": plan.steps,
-        "every": plan.steps // 5,
-    }
-    if problem in ("imdb", "rotten_tomatoes"):
-        values["num_tokens"] = plan.tokens
+    values: Any = {"num_samples": plan.samples, "test_samples": max(200, plan.samples // 4)}
     if problem == "digits":  # there are only 348 images of two digits
-        values |= {"num_samples": min(plan.samples, 200), "test_samples": 140}
-    if problem == "pathfinder":
+        values = {"num_samples": min(plan.samples, 200), "test_samples": 140}
+    elif problem == "pathfinder":
         values["patch"] = round(32 / plan.tokens**0.5)
+    else:
+        values["num_tokens"] = plan.tokens
     return trained(
         PAPER, plan.seeds, ("test_accuracy", "test_risk"), step=step, precision="float32",
-        model="classifier", problem=problem, kernel=kernel, method=method, **values,
+        model="classifier", problem=problem, kernel=kernel, method=method, num_steps=plan.steps,
+        every=plan.steps // 5, **values,
     )  # fmt: skip
 
 
@@ -191,8 +167,7 @@ def accuracies(plan: Plan, problem: str, method: str, *, tuned: bool) -> Measure
         last = [np.nan_to_num(run.risk[:, -1].astype(float), nan=1e9).mean() for run in runs]
         best = runs[int(np.argmin(last))]
         sides.append(100 * best.probes["test_accuracy"][:, -1].astype(float))
-    premise = np.array(max(side.mean() for side in sides) >= 55)
-    return comparison(*sides, premise=premise)
+    return comparison(*sides, premise=np.array(max(side.mean() for side in sides) >= 55))
 
 
 _TEXT = Plan(seeds=3, steps=100, samples=400, tokens=32, minutes=0.5)

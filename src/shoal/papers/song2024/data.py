@@ -25,10 +25,10 @@ def sizes_of(setting: Any) -> dict[str, int]:
     if setting.problem == "digits":
         return {"num_tokens": 8, "dim": 8}
     if setting.problem == "pathfinder":
-        patch = setting.patch
-        if SIDE % patch:
-            msg = f"{patch=} does not divide Pathfinder's side of {SIDE}; try 1, 2, 4 or 8."
-            raise InputError(msg)
+        if SIDE % (patch := setting.patch):
+            raise InputError(
+                f"{patch=} does not divide Pathfinder's side of {SIDE}; try 1, 2, 4 or 8."
+            )
         return {"num_tokens": (SIDE // patch) ** 2, "dim": patch**2}
     return {"num_tokens": 256, "dim": 1}
 
@@ -37,32 +37,27 @@ def check(setting: Any, problem: Problem) -> None:
     """Refuse class numbers and tokens from outside that the classifier does not know."""
     y, X, most = np.asarray(problem.y), np.asarray(problem.X), reviews.VOCABULARY
     if not np.isin(y, (0.0, 1.0)).all():
-        msg = f"y holds {np.unique(y)[:4].tolist()}...; expected the class numbers 0 and 1."
-        raise InputError(msg)
+        some = np.unique(y)[:4].tolist()
+        raise InputError(f"y holds {some}...; expected the class numbers 0 and 1.")
     known = X.shape[2] == 1 and (np.round(X) == X).all() and X.min() >= 0 and X.max() < most
     if setting.has_vocabulary and not known:
-        msg = (
+        raise InputError(
             f"X has shape {X.shape} and values from {X.min():g} to {X.max():g}; with "
             f"problem={setting.problem} tokens are whole numbers 0 .. {most - 1} of shape "
             "(samples, tokens, 1); for vectors set problem=digits."
         )
-        raise InputError(msg)
-
-
-# ---------------------------------------------------------------------------------- real data
 
 
 @functools.lru_cache(maxsize=2)
 def labelled(setting: Any) -> tuple[Problem, Problem]:
-    """Real sequences with class numbers 0 and 1, for training and held out.
+    """Real token numbers or vectors with class numbers 0 and 1, for training and held out.
 
     Kept, since both parts come from one split.
     """
     counts, seed = (setting.num_samples, setting.test_samples), setting.data_seed
     if setting.problem == "pathfinder":
-        made = pathfinder.dataset(
-            sum(counts), setting.difficulty, seed, cache_folder() / "pathfinder"
-        )
+        folder = cache_folder() / "pathfinder"
+        made = pathfinder.dataset(sum(counts), setting.difficulty, seed, folder)
         X, labels = made.images.reshape(len(made.images), -1, 1) + 1.0, made.labels
         if not setting.has_vocabulary:  # patches as vectors, not pixels as numbers
             X = np.asarray(problems.patches(jnp.asarray(made.images / 255.0, float), setting.patch))
@@ -86,12 +81,6 @@ def labelled(setting: Any) -> tuple[Problem, Problem]:
     return problem(train), problem(test)
 
 
-def classified(setting: Any, *, held_out: bool) -> Problem | None:
-    """Training or held-out data for the classifier: token numbers or vectors, and class numbers."""
-    found = labelled(setting)[held_out]
-    return found if len(found.y) else None
-
-
 def embedded(setting: Any, key: PRNGKeyArray) -> Problem:
     r"""Real data for the layer: frozen random embeddings with positions, labels $\pm1$ in each row.
 
@@ -102,11 +91,8 @@ def embedded(setting: Any, key: PRNGKeyArray) -> Problem:
     if setting.has_vocabulary:
         tokens = jax.nn.one_hot(tokens[..., 0].astype(int), reviews.VOCABULARY, dtype=float)
     X = problems.patch_embedding(jax.random.fold_in(key, 1), tokens, setting.dim)
-    y = 2.0 * labels - 1
-    return Problem(X, jnp.broadcast_to(y[:, None, None], (*X.shape[:2], setting.out_dim)))
-
-
-# ----------------------------------------------------------------------------- synthetic data
+    y = 2.0 * labels[:, None, None] - 1
+    return Problem(X, jnp.broadcast_to(y, (*X.shape[:2], setting.out_dim)))
 
 
 def synthetic(setting: Any, key: PRNGKeyArray, own: Callable[[], Weights]) -> Problem:
@@ -121,10 +107,8 @@ def synthetic(setting: Any, key: PRNGKeyArray, own: Callable[[], Weights]) -> Pr
     if setting.labels == "gaussian":
         return Problem(X, setting.label_scale * jax.random.normal(key_y, shape, float))
     if setting.labels == "mixture":
-        count = setting.num_tokens
-        shares = jax.random.dirichlet(key_y, jnp.full(count, 5.0), shape[:2])
-        weights = own()
-        U = jax.vmap(lambda x: jnp.sum(values(weights, x), axis=0))(X)
+        shares = jax.random.dirichlet(key_y, jnp.full(setting.num_tokens, 5.0), shape[:2])
+        U = jnp.sum(jax.vmap(values, in_axes=(None, 0))(own(), X), axis=1)
         return Problem(X, setting.row_sum * shares @ U)
     teacher = setting.replace(kernel=setting.teacher_kernel or setting.kernel)
     if setting.labels == "query":
@@ -143,8 +127,6 @@ def _tokens(setting: Any, key: PRNGKeyArray) -> Float[Array, "N n d"]:
         return problems.unit_tokens(X)
     return X / setting.dim**0.5 if setting.tokens == "scaled" else X
 
-
-# -------------------------------------------------------------------------------- the trap E1
 
 TRAP_KEYS = (-2.0, -1.0, 1.0, 2.0)
 TRAP_VALUES = (0.2, 2.0, 0.2, 0.5)
@@ -167,10 +149,5 @@ def trap_weights(key: PRNGKeyArray | None = None) -> Weights:
         keys = keys + 0.03 * jax.random.normal(a, (4,))
         values = values * (1 + 0.03 * jax.random.normal(b, (4,)))
         query = query + jax.random.uniform(c, (), minval=-0.5, maxval=1.0)
-    column = (1, 4, 1)
-    return Weights(
-        W_Q=jnp.broadcast_to(query, column),
-        W_K=keys.reshape(column),
-        W_V=values.reshape(column),
-        W_O=jnp.ones((1, 1, 1)),
-    )
+    W_Q, W_K, W_V = (jnp.broadcast_to(z, 4).reshape(1, 4, 1) for z in (query, keys, values))
+    return Weights(W_Q, W_K, W_V, W_O=jnp.ones((1, 1, 1)))

@@ -36,18 +36,15 @@ class Kernel(NamedTuple):
 
 
 KERNELS = {
-    "softmax": Kernel(kernels.softmax_kernel, products=True, normalised=True),
-    "gaussian": Kernel(kernels.gaussian_kernel, products=False, normalised=False),
-    "normalised_gaussian": Kernel(
-        kernels.normalised_gaussian_kernel, products=False, normalised=True
-    ),
-    "mean_gaussian": Kernel(
-        kernels.mean_gaussian_kernel, products=False, normalised=False, largest=lambda n: 1 / n
-    ),
-    "exponential": Kernel(
-        kernels.exponential_kernel, products=True, normalised=False, largest=lambda _: None
-    ),
+    name: Kernel(
+        weights,
+        products=name in ("softmax", "exponential"),
+        normalised=name in ("softmax", "normalised_gaussian"),
+    )
+    for name, weights in kernels.KERNELS.items()
 }
+KERNELS["mean_gaussian"] = KERNELS["mean_gaussian"]._replace(largest=lambda n: 1 / n)
+KERNELS["exponential"] = KERNELS["exponential"]._replace(largest=lambda _: None)
 
 
 class Form(NamedTuple):
@@ -77,9 +74,6 @@ def outputs(params: Weights, x: Float[Array, "n D"], form: Form) -> Float[Array,
     return jnp.einsum("Hnm,Hmp->np", attention(params, x, form), values(params, x))
 
 
-# ----------------------------------------------------------------------------------- matrices
-
-
 def mixed_tokens(params: Weights, X: Float[Array, "N n D"], form: Form) -> Float[Array, "N n H D"]:
     r"""What each head hands on: the rows of $S_{ih}X_i$."""
     S = jax.vmap(lambda x: attention(params, x, form))(X)
@@ -97,8 +91,7 @@ def value_matrix(params: Weights, X: Float[Array, "N n D"], form: Form) -> Float
 
     $$ A = [(S_hX)\otimes(W_O^h)^\top]_h \in\mathbb R^{Nnp\times HDd_v} $$
     """
-    mixed = mixed_tokens(params, X, form)
-    A = jnp.einsum("NnHD,Hvp->NnpHDv", mixed, params.W_O)
+    A = jnp.einsum("NnHD,Hvp->NnpHDv", mixed_tokens(params, X, form), params.W_O)
     return A.reshape(A.shape[0] * A.shape[1] * A.shape[2], -1)
 
 
@@ -121,9 +114,6 @@ def query_jacobians(
         return (moment - jnp.einsum("np,nk->npk", S @ U, centre)) / scale
 
     return jax.vmap(one)(X)
-
-
-# --------------------------------------------------------------------------- what can be reached
 
 
 def simplex_projection(v: Float[Array, " n"]) -> Float[Array, " n"]:

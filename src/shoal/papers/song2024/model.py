@@ -5,13 +5,15 @@ Symbols: $N$ samples, $n$ tokens, $D$ ``dim``, $H$ ``num_heads``, $d$ ``key_dim`
 $F=\tfrac12\sum_i\lVert M_i-Y_i\rVert_F^2$ (a sum), that of the classifier the mean cross-entropy.
 """
 
+import functools
 import math
+import operator
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
 
-from shoal import losses, reviews
+from shoal import inits, losses, reviews
 from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray, Scalar
 from shoal.diagnostics.layers import attention_entropy
 from shoal.errors import InputError
@@ -111,15 +113,9 @@ class Song(Setting):
         "test_accuracy": "Share of held-out samples that are classified correctly.",
     }
 
-    # ---------------------------------------------------------------------- what fits together
-
     def complete(self) -> Self:
         """Fill in what follows from other settings, and refuse what does not fit together."""
         is_layer = self.model == "layer"
-        if not is_layer and self.problem not in data.REAL:
-            real = ", ".join(data.REAL)
-            msg = f"model=classifier needs a problem with classes, not {self.problem}: {real}."
-            raise InputError(msg)
         if self.problem == "trap":
             sizes = {"num_samples": 1, "num_tokens": 4, "dim": 4}
         elif self.problem in data.REAL:
@@ -147,28 +143,26 @@ class Song(Setting):
         return whole
 
     def _require_fit(self) -> None:
-        n, msg = self.num_tokens, None
-        trap = self.init in TRAPS
-        if self.method not in STOCHASTIC and self.batch_size is not None:
-            msg = f"batch_size={self.batch_size}, but method=gd sees all samples; use sgd or adam."
-        elif self.model == "classifier" and n > self.positions:
-            msg = (
-                f"num_tokens={n}, but the table of positions has {self.positions} rows; set "
-                f"positions={n} or use fewer tokens."
-            )
-        elif self.model == "classifier" and self.width % self.num_heads:
-            msg = f"num_heads={self.num_heads} does not divide width={self.width}."
-        elif self.model == "classifier" and self.init not in ("gaussian", "tied"):
-            msg = f"init={self.init} belongs to the layer; leave it out."
-        elif trap and (self.dim, self.num_heads) != (4, 1):
-            heads = f"{self.num_heads} heads"
-            msg = f"init={self.init} has dim=4 and one head, not dim={self.dim}, {heads}."
-        elif self.init in ("identity", "positive") and self.value_dim != self.out_dim:
-            msg = f"init={self.init} needs value_dim=out_dim, not {self.value_dim}, {self.out_dim}."
-        elif self.tokens == "identity" and self.problem == "gaussian" and self.dim != n:
-            msg = f"tokens=identity needs dim=num_tokens, not dim={self.dim}, num_tokens={n}."
-        if msg is not None:
-            raise InputError(msg)
+        deep, n, dim, H = self.model == "classifier", self.num_tokens, self.dim, self.num_heads
+        refused = {
+            f"model=classifier needs a problem with classes, not {self.problem}: "
+            f"{', '.join(data.REAL)}.": deep and self.problem not in data.REAL,
+            f"batch_size={self.batch_size}, but method=gd sees all samples; use sgd or adam.":
+                self.method not in STOCHASTIC and self.batch_size is not None,
+            f"num_tokens={n}, but the table of positions has {self.positions} rows; set "
+            f"positions={n} or use fewer tokens.": deep and n > self.positions,
+            f"num_heads={H} does not divide width={self.width}.": deep and self.width % H,
+            f"init={self.init} belongs to the layer; leave it out.":
+                deep and self.init not in ("gaussian", "tied"),
+            f"init={self.init} has dim=4 and one head, not dim={dim}, {H} heads.":
+                self.init in TRAPS and (dim, H) != (4, 1),
+            f"init={self.init} needs value_dim=out_dim, not {self.value_dim}, {self.out_dim}.":
+                self.init in ("identity", "positive") and self.value_dim != self.out_dim,
+            f"tokens=identity needs dim=num_tokens, not dim={dim}, num_tokens={n}.":
+                self.tokens == "identity" and self.problem == "gaussian" and dim != n,
+        }  # fmt: skip
+        for message in (text for text, wrong in refused.items() if wrong):
+            raise InputError(message)
 
     def reads_files(self) -> bool:
         """Digits come from a library, reviews and pictures from files."""
@@ -182,8 +176,6 @@ class Song(Setting):
         """Refuse data from outside that the classifier cannot take."""
         if self.model == "classifier":
             data.check(self, problem)
-
-    # ------------------------------------------------------------------------------- the model
 
     @property
     def has_vocabulary(self) -> bool:
@@ -215,12 +207,9 @@ class Song(Setting):
         if self.model == "classifier":
             return classifier.shapes(
                 rows=reviews.VOCABULARY if self.has_vocabulary else self.dim,
-                positions=self.positions,
-                num_layers=self.num_layers,
-                num_heads=self.num_heads,
-                width=self.width,
-                hidden=self.hidden,
-            )
+                positions=self.positions, num_layers=self.num_layers, num_heads=self.num_heads,
+                width=self.width, hidden=self.hidden,
+            )  # fmt: skip
         H, D, k, v, p = self.num_heads, self.dim, self.key_dim, self.value_dim, self.out_dim
         shapes: Any = ((H, D, k), (H, D, k), (H, D, v), (H, v, p))
         return layer.Weights(*shapes)
@@ -233,7 +222,9 @@ class Song(Setting):
 
     def network(self) -> Model:
         """The model; the classifier sees so many sequences at a time as fit into memory."""
-        most = None if self.model == "layer" else self._sequences_per_batch()
+        if self.model == "layer":
+            return super().network()
+        most = max(1, int(2**24 / self._floats_per_sequence()))
         return Model(self.spec(), self.apply, batch_size=most)
 
     def _floats_per_sequence(self) -> float:
@@ -242,19 +233,14 @@ class Song(Setting):
         hidden = n * (14.0 * self.width + 3.0 * self.hidden)
         return self.num_layers * (3.0 * self.num_heads * n * n + hidden)
 
-    def _sequences_per_batch(self) -> int:
-        return max(1, int(2**24 / self._floats_per_sequence()))
-
     def floats_per_step(self) -> float:
         """Numbers that a training step of one seed holds, roughly."""
         n = self.num_tokens
         if self.model == "layer":
             row = self.num_heads * (3 * n + 3 * self.key_dim + self.out_dim) + self.dim
             return 2.0 * self.num_samples * n * row
-        batch = BATCH if self.batch_size is None else self.batch_size
-        return max(batch, self._sequences_per_batch()) * self._floats_per_sequence()
-
-    # ----------------------------------------------------------------------- weights and data
+        batch = max(self.batch_size or BATCH, self.network().batch_size or 1)
+        return batch * self._floats_per_sequence()
 
     def weights(self, key: PRNGKeyArray) -> Any:
         """Gaussian weights, changed as ``init`` says, or the trap."""
@@ -264,28 +250,17 @@ class Song(Setting):
         if self.model == "classifier":
             columns = math.isqrt(self.num_tokens) if self.problem == "pathfinder" else 0
             waves = self.places == "sinusoidal"
-            drawn: Any = classifier.initial(
-                key,
-                spec,
-                score_scale=self.score_scale,
-                embedding_scale=self.embedding_scale,
-                places=classifier.sinusoidal(spec.P, columns) if waves else None,
-            )
+            places = classifier.sinusoidal(spec.P, columns) if waves else None
+            scales = {"score_scale": self.score_scale, "embedding_scale": self.embedding_scale}
+            drawn: Any = classifier.initial(key, spec, places=places, **scales)
         else:
             score, value = (s / self.dim**0.5 for s in (self.score_scale, self.value_scale))
             factors = (score, score, value, self.output_scale / self.value_dim**0.5)
-            keys = jax.random.split(key, 4)
-            drawn = layer.Weights(
-                *(
-                    f * jax.random.normal(k, block.shape, block.dtype)
-                    for f, k, block in zip(factors, keys, spec, strict=True)
-                )
-            )
+            drawn = layer.Weights(*map(operator.mul, factors, inits.ntk(key, spec)))
         if self.init == "tied":
             return drawn._replace(W_K=drawn.W_Q)
         if self.init in ("identity", "positive"):
-            eye = jnp.broadcast_to(jnp.eye(self.out_dim), drawn.W_O.shape)
-            drawn = drawn._replace(W_O=eye)
+            drawn = drawn._replace(W_O=jnp.broadcast_to(jnp.eye(self.out_dim), drawn.W_O.shape))
         return drawn._replace(W_V=jnp.abs(drawn.W_V)) if self.init == "positive" else drawn
 
     def data(self, key: PRNGKeyArray) -> Any:
@@ -294,15 +269,12 @@ class Song(Setting):
             return data.trap()
         if self.problem == "gaussian":
             return data.synthetic(self, key, lambda: self.weights(key_of(self.data_seed, WEIGHTS)))
-        if self.model == "layer":
-            return data.embedded(self, key)
-        return data.classified(self, held_out=False)
+        return data.embedded(self, key) if self.model == "layer" else data.labelled(self)[0]
 
     def test_data(self, key: PRNGKeyArray) -> Any:  # noqa: ARG002
         """Held-out data of the classifier."""
-        return data.classified(self, held_out=True) if self.model == "classifier" else None
-
-    # --------------------------------------------------------------------- what can be measured
+        wanted = self.model == "classifier" and self.test_samples
+        return data.labelled(self)[1] if wanted else None
 
     def default_step(self, setup: Setup) -> Scalar | None:
         r"""The step where none is given.
@@ -336,21 +308,23 @@ class Song(Setting):
         moving = set(setup.trained)
         if moving == {"W_V"}:
             return lambda params: bounds.value_numbers(setup.replace(params0=params))["F_star"]
-        if moving <= {"W_Q", "W_K"}:
-            return self.reach_floor(setup)
-        return lambda params: 0.0 * jnp.sum(params.W_O)
+        return self.reach_floor(setup) if moving <= {"W_Q", "W_K"} else _zero
 
     def reach_floor(self, setup: Setup) -> Callable[[Any], Scalar]:
         """Lowest risk that attention weights of this kernel's range reach with the values."""
         kernel = self.form.kernel
-        box = None if kernel.normalised else kernel.largest(self.num_tokens)
-        if box is None and not kernel.normalised:  # weights of any size
-            return lambda params: 0.0 * jnp.sum(params.W_O)
-        return hull_floor(setup, box)
+        if kernel.normalised:
+            return hull_floor(setup)
+        box = kernel.largest(self.num_tokens)
+        return _zero if box is None else hull_floor(setup, box)  # None: weights of any size
 
     def probes(self, setup: Setup) -> dict[str, Any]:
         """Features, attention and floors of the layer; accuracies of the classifier."""
         return _layer_probes(setup) if self.model == "layer" else _accuracies(setup)
+
+
+def _zero(params: layer.Weights) -> Float[Array, ""]:
+    return 0.0 * jnp.sum(params.W_O)
 
 
 def hull_floor(setup: Setup, box: float | None = None) -> Callable[[Any], Float[Array, ""]]:
@@ -365,10 +339,8 @@ def hull_floor(setup: Setup, box: float | None = None) -> Callable[[Any], Float[
 
 
 def _accuracies(setup: Setup) -> dict[str, Any]:
-    def on(problem: Problem) -> Callable[[Any], Array]:
-        return lambda params: losses.accuracy(
-            predict(setup.network, params, problem.inputs), problem.y
-        )
+    def on(part: Problem) -> Callable[[Any], Array]:
+        return lambda params: losses.accuracy(predict(setup.network, params, part.inputs), part.y)
 
     held = {} if setup.held_out is None else {"test_accuracy": on(setup.held_out)}
     return {"train_accuracy": on(setup.problem)} | held
@@ -376,15 +348,9 @@ def _accuracies(setup: Setup) -> dict[str, Any]:
 
 def _layer_probes(setup: Setup) -> dict[str, Any]:
     X, setting, form = setup.inputs, setup.setting, setup.setting.form
-
-    def A(params: layer.Weights) -> Array:
-        return layer.value_matrix(params, X, form)
-
-    def B(params: layer.Weights) -> Array:
-        return layer.feature_matrix(params, X, form)
-
-    def heads(params: layer.Weights, x: Array) -> Array:
-        return layer.attention(params, x, form)
+    A = functools.partial(layer.value_matrix, X=X, form=form)
+    B = functools.partial(layer.feature_matrix, X=X, form=form)
+    heads = functools.partial(layer.attention, form=form)
 
     def row_sums(params: layer.Weights) -> dict[str, Array]:
         sums = jnp.sum(jax.vmap(lambda x: heads(params, x))(X), axis=-1)

@@ -1,5 +1,7 @@
 r"""What Song et al. (2024) say, and what follows from it, as claims; and the paper's visit.
 
+In this order: values alone, the trap, row sums of attention, initialisation, the visit.
+
 The paper's full text was not available; statements are in our words, after its abstract, reviews
 and public summaries. Batch sizes, step sizes and numbers of runs are not known, so settings are
 ours. Rules were written down before their first run; where a statistic or a size was changed after
@@ -16,7 +18,7 @@ import numpy as np
 
 from shoal._typing import Array, Float
 from shoal.figures import Panel, band
-from shoal.lab.claim import Measurement, Plan, Rule, above, below, between, comparison
+from shoal.lab.claim import Measurement, Plan, above, below, between, comparison
 from shoal.lab.engine import per_start
 from shoal.lab.run import Run, train
 from shoal.lab.setting import SUMMARY
@@ -31,6 +33,7 @@ KERNELS = ("softmax", "gaussian")
 TINY = 1e-24
 """Risks below this are rounding; logarithms stop here."""
 FRESH = "our setting, a new problem for every seed"
+_claim = functools.partial(PAPER.claim, setting=FRESH)
 
 
 def log10(x: Any, least: float = TINY) -> np.ndarray:
@@ -38,7 +41,13 @@ def log10(x: Any, least: float = TINY) -> np.ndarray:
     return np.log10(np.maximum(np.asarray(x, float), least))
 
 
-# -------------------------------------------------------------------------------- values alone
+def _at_start(values: dict, seeds: int, measure: Any, *more: Any) -> Any:
+    """What a function finds in every seed's problem and weights before training."""
+    return per_start(fresh_setup(PAPER, values, seeds=range(seeds)), measure, *more)
+
+
+def _last(run: Run) -> np.ndarray:
+    return log10(run.risk[:, -1])
 
 
 def recursion(plan: Plan) -> Measurement:
@@ -55,24 +64,20 @@ def recursion(plan: Plan) -> Measurement:
     gap = log10(np.max(np.abs(risks - curves), axis=2) / risks[:, :, 0])
     return {
         "effect": gap.mean(axis=0),  # a seed counts once
-        "runs": np.array(gap.size),
-        "every": np.array(run.setup.setting.every),
-        "curve measured": np.concatenate(risks),
-        "curve recursion": np.concatenate(curves),
-    }
+        "runs": np.array(gap.size), "every": np.array(run.setup.setting.every),
+        "curve measured": np.concatenate(risks), "curve recursion": np.concatenate(curves),
+    }  # fmt: skip
 
 
-def floor_share(setup: Setup) -> Float[Array, ""]:
-    """Least squares floor over the first risk."""
+def _floor_share(setup: Setup) -> Float[Array, ""]:
     c = bounds.value_numbers(setup)
     return c["F_star"] / c["F_0"]
 
 
 def value_floors(plan: Plan, heads: int, dim: int) -> np.ndarray:
-    """Share of the risk that training values alone must leave, for every seed."""
+    """Share of the first risk that training values alone must leave, for every seed."""
     values = {"num_samples": plan.samples, "num_tokens": plan.tokens, "train": "W_V"}
-    values |= {"num_heads": heads, "dim": dim, "num_steps": 1}
-    return per_start(fresh_setup(PAPER, values, seeds=range(plan.seeds)), floor_share)
+    return _at_start(values | {"num_heads": heads, "dim": dim}, plan.seeds, _floor_share)
 
 
 def halved_floors(plan: Plan) -> Measurement:
@@ -82,50 +87,40 @@ def halved_floors(plan: Plan) -> Measurement:
     return comparison(two, one, effect=two)
 
 
-def rank_share(setup: Setup) -> Float[Array, ""]:
-    """Rank of the features over their number of rows."""
+def _rank_share(setup: Setup) -> Float[Array, ""]:
     B = layer.feature_matrix(setup.params0, setup.inputs, setup.setting.form)
     return numerical_rank(B, bounds.ZERO) / len(B)
 
 
 def byte_ranks(plan: Plan) -> Measurement:
-    """Rank of the features on real bytes with dim = samples x tokens, mean of both kernels."""
+    """Missing share of the rank of the features on bytes, dim = samples x tokens, both kernels."""
     values = {"problem": plan.get("problem", "imdb"), "num_samples": plan.samples}
     values |= {"num_tokens": plan.tokens, "dim": plan.samples * plan.tokens}
-    shares = [
-        per_start(fresh_setup(PAPER, values | {"kernel": k}, seeds=range(plan.seeds)), rank_share)
-        for k in KERNELS
-    ]
+    shares = [_at_start(values | {"kernel": k}, plan.seeds, _rank_share) for k in KERNELS]
     return {"effect": 1 - np.mean(shares, axis=0), "runs": np.array(2 * plan.seeds)}
 
 
-PAPER.claim(
+_claim(
     "values_follow_recursion",
     "Training W_V alone takes the loss to the least squares floor at the predicted rate, for both "
     "kernels.",
     recursion, rule=below(-9.0, "log10 of the largest gap to the recursion over the first risk"),
     control={"train": "W_V,W_K"}, control_plan=Plan(seeds=2, steps=50), source=SUMMARY,
-    setting=FRESH, quick=Plan(seeds=4, steps=400), full={"seeds": 10, "steps": 10000},
+    quick=Plan(seeds=4, steps=400), full={"seeds": 10, "steps": 10000},
 )  # fmt: skip
-PAPER.claim(
+_claim(
     "heads_times_dim_counts",
     "What decides is heads x dim >= samples x tokens, not dim >= samples x tokens.",
     halved_floors,
     rule=below(-9.0, "log10 of the floor over the first risk, dim halved", "two heads", "one head"),
-    control={"heads": 1}, setting=FRESH, quick=Plan(seeds=8, samples=4, tokens=4),
-    full={"seeds": 30},
+    control={"heads": 1}, quick=Plan(seeds=8, samples=4, tokens=4), full={"seeds": 30},
 )  # fmt: skip
-PAPER.claim(
+_claim(
     "bytes_need_more_than_dim",
     "dim >= samples x tokens does not make features independent for byte embeddings.",
-    byte_ranks,
-    rule=above(0.05, "share of the rank that is missing"),
-    control={"problem": "gaussian"}, setting=FRESH, quick=Plan(seeds=8, samples=4, tokens=16),
-    full={"seeds": 30},
+    byte_ranks, rule=above(0.05, "share of the rank that is missing"),
+    control={"problem": "gaussian"}, quick=Plan(seeds=8, samples=4, tokens=16), full={"seeds": 30},
 )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------ the trap
 
 
 NEAR_TRAP: dict[str, Any] = {"problem": "trap", "init": "near_trap"}
@@ -133,15 +128,17 @@ NEAR_TRAP: dict[str, Any] = {"problem": "trap", "init": "near_trap"}
 
 def near_trap(plan: Plan, kernel: str, moving: str, step: float) -> Run:
     """Train from neighbours of the trap."""
-    values: dict[str, Any] = {"train": moving, "num_steps": plan.steps, "every": 50}
-    return trained(PAPER, plan.seeds, step=step, kernel=kernel, **NEAR_TRAP, **values)
+    return trained(
+        PAPER, plan.seeds, step=step, kernel=kernel, train=moving, num_steps=plan.steps, every=50,
+        **NEAR_TRAP,
+    )  # fmt: skip
 
 
 def trapped(plan: Plan) -> Measurement:
     """Softmax and Gaussian from the same starts near the trap."""
     moving = plan.get("train", "W_Q")
     softmax, gaussian = (near_trap(plan, kernel, moving, 0.5) for kernel in KERNELS)
-    one, other = (log10(run.risk[:, -1]) for run in (softmax, gaussian))
+    one, other = _last(softmax), _last(gaussian)
     ends = softmax.final_states() or []
     strict = np.array([e["gradient_norm"] < 1e-8 and e["hessian_min"] > 1e-6 for e in ends])
     curves = {"curve softmax": softmax.risk, "curve gaussian": gaussian.risk}
@@ -157,7 +154,7 @@ def row_risks(setup: Setup) -> Float[Array, " rows"]:
 def census(
     seeds: int, *, kernel: str, teacher: str, key_dim: int, positive: bool, steps: int = 8000
 ) -> np.ndarray:
-    """Final risks of single queries (seeds, 6), labels from a teacher's queries.
+    """For every seed, the share of six queries that end above 1e-4; a teacher's queries label them.
 
     Each seed has six tokens with random keys and values, and as many queries, each on its own.
     """
@@ -168,55 +165,41 @@ def census(
         labels="query", init="positive" if positive else "identity", score_scale=unit,
         value_scale=unit, train="W_Q", num_steps=steps,
     )  # fmt: skip
-    return per_start(run.setup.replace(params0=run.params), row_risks)
-
-
-def stuck_share(risks: np.ndarray) -> np.ndarray:
-    """For every seed, the share of queries that end above 1e-4 (NaN is above)."""
-    return np.mean(~(risks <= 1e-4), axis=1)
+    risks = per_start(run.setup.replace(params0=run.params), row_risks)
+    return np.mean(~(risks <= 1e-4), axis=1)  # NaN is above
 
 
 def gaussian_census(plan: Plan) -> Measurement:
     """Random rows, the Gaussian as its own teacher's student."""
-    key_dim, positive = plan.get("key_dim", 1), plan.get("positive", False)
-    risks = census(
-        plan.seeds, kernel="gaussian", teacher="gaussian", key_dim=key_dim, positive=positive,
-        steps=plan.steps,
-    )  # fmt: skip
-    return {"effect": stuck_share(risks), "runs": np.array(risks.size)}
+    case = {"key_dim": 1, "positive": False} | dict(plan.control)
+    stuck = census(plan.seeds, kernel="gaussian", teacher="gaussian", steps=plan.steps, **case)
+    return {"effect": stuck, "runs": np.array(6 * stuck.size)}
 
 
-PAPER.claim(
+_claim(
     "softmax_is_trapped",
     "Where only W_Q moves, softmax can end at a bad local minimum where the Gaussian finds zero.",
     trapped,
-    rule=above(
-        6.0, "decades by which softmax ends above the Gaussian near the trap", *KERNELS,
-        premise="every run that ends above is at a strict minimum (gradient below 1e-8, Hessian "
-        "above 1e-6)",
-    ),
-    control={"train": "W_Q,W_K"}, source=SUMMARY, setting=FRESH, quick=Plan(seeds=16, steps=10000),
-    full={"seeds": 100},
+    rule=above(6.0, "decades by which softmax ends above the Gaussian near the trap", *KERNELS,
+               premise="every run that ends above is at a strict minimum (gradient below 1e-8, "
+               "Hessian above 1e-6)"), control={"train": "W_Q,W_K"}, source=SUMMARY,
+    quick=Plan(seeds=16, steps=10000), full={"seeds": 100},
 )  # fmt: skip
-PAPER.claim(
+_claim(
     "keys_free_softmax",
     "Training W_K too frees softmax from that trap.",
     Study(PAPER, seeds=16, step_size=0.2, train="W_Q,W_K", num_steps=20000, every=100, **NEAR_TRAP),
     lambda run: log10(run.risk[:, -1] / run.risk[:, 0]),
-    below(-3.0, "log10 of last over first risk"),
-    control={"train": "W_Q"}, setting=FRESH, full={"seeds": 100},
+    below(-3.0, "log10 of last over first risk"), control={"train": "W_Q"}, full={"seeds": 100},
 )  # fmt: skip
-PAPER.claim(
+_claim(
     "gaussian_has_traps_too",
     "The Gaussian does not always reach zero either when only W_Q moves.",
     gaussian_census,
     rule=above(0.05, "share of random rows that end above 1e-4 although zero is in reach"),
-    control={"positive": True, "key_dim": 2}, setting=FRESH,
-    quick=Plan(seeds=150, steps=8000, tokens=6), full={"seeds": 800},
+    control={"positive": True, "key_dim": 2}, quick=Plan(seeds=150, steps=8000, tokens=6),
+    full={"seeds": 800},
 )  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------ row sums
 
 
 def mixture_runs(plan: Plan, kernel: str, row_sum: float, dim: int = 12) -> Run:
@@ -228,14 +211,13 @@ def mixture_runs(plan: Plan, kernel: str, row_sum: float, dim: int = 12) -> Run:
     )  # fmt: skip
 
 
-def lowest_in_hull(setup: Setup) -> Float[Array, ""]:
-    """Lowest risk of weights that sum to one, values fixed."""
+def _lowest_in_hull(setup: Setup) -> Float[Array, ""]:
     return hull_floor(setup)(setup.params0)
 
 
 def hull_floors(run: Run) -> np.ndarray:
-    """Lowest risk of softmax on each problem of a run."""
-    return np.maximum(per_start(run.setup, lowest_in_hull), TINY)
+    """Lowest risk of weights that sum to one, values fixed, on each problem of a run."""
+    return np.maximum(per_start(run.setup, _lowest_in_hull), TINY)
 
 
 def over_hull(plan: Plan) -> Measurement:
@@ -248,15 +230,13 @@ def over_hull(plan: Plan) -> Measurement:
 def lower_by(plan: Plan, favoured: str, other: str, row_sum: float) -> Measurement:
     """Decades by which one kernel ends below another."""
     runs = (mixture_runs(plan, k, plan.get("row_sum", row_sum)) for k in (other, favoured))
-    return comparison(*(log10(run.risk[:, -1]) for run in runs))
+    return comparison(*map(_last, runs))
 
 
 def normalisation_gap(plan: Plan) -> Measurement:
     """How far normalising its rows takes the Gaussian towards softmax, in decades."""
-    gaussian, softmax, even = (
-        log10(mixture_runs(plan, kernel, 0.6).risk[:, -1])
-        for kernel in ("gaussian", "softmax", plan.get("normalised", "normalised_gaussian"))
-    )
+    kernels = ("gaussian", "softmax", plan.get("normalised", "normalised_gaussian"))
+    gaussian, softmax, even = (_last(mixture_runs(plan, kernel, 0.6)) for kernel in kernels)
     return {"one": even - gaussian, "other": softmax - gaussian}
 
 
@@ -266,63 +246,50 @@ def rescued(plan: Plan) -> Measurement:
     return comparison(*(log10(run.risk[:, -1] / run.risk[:, 0]) for run in runs))
 
 
-_MIX: dict[str, Any] = {
-    "setting": FRESH, "quick": Plan(seeds=16, steps=40000), "full": {"seeds": 100},
-}  # fmt: skip
-PAPER.claim(
+_MIX: dict[str, Any] = {"quick": Plan(seeds=16, steps=40000), "full": {"seeds": 100}}
+_claim(
     "softmax_stops_at_hull",
     "Where targets ask for row sums of 0.6, softmax stops at the floor of its convex hull.",
     over_hull,
-    rule=between(
-        -1e-6, 0.1, "final risk of softmax over its hull floor, minus 1", "last risk", "hull floor"
-    ),
-    control={"num_steps": 20}, **_MIX,
+    rule=between(-1e-6, 0.1, "final risk of softmax over its hull floor, minus 1", "last risk",
+                 "hull floor"), control={"num_steps": 20}, **_MIX,
 )  # fmt: skip
-PAPER.claim(
+_claim(
     "gaussian_goes_below_hull",
     "There the Gaussian, which is not normalised, ends far lower.",
     functools.partial(lower_by, favoured="gaussian", other="softmax", row_sum=0.6),
     rule=above(1.0, "decades by which the Gaussian ends below softmax", *KERNELS),
     control={"row_sum": 1.0}, source=SUMMARY, **_MIX,
 )  # fmt: skip
-PAPER.claim(
+_claim(
     "softmax_wins_inside_hull",
     "Where targets have row sums of 1, softmax is the better one.",
     functools.partial(lower_by, favoured="softmax", other="gaussian", row_sum=1.0),
     rule=above(1.0, "decades by which softmax ends below the Gaussian", "gaussian", "softmax"),
     control={"row_sum": 0.6}, **_MIX,
 )  # fmt: skip
-PAPER.claim(
+_claim(
     "normalisation_explains_gap",
     "Normalisation explains the gap: with normalised rows the Gaussian does as softmax does.",
     normalisation_gap,
-    rule=Rule(
-        "share of the mean gap (in decades) between Gaussian and softmax that normalising makes",
-        low=0.5, sides=("normalised minus plain Gaussian", "softmax minus plain Gaussian"),
-        statistic="ratio", revised=True,
-    ),
+    rule=above(0.5, "share of the mean gap (in decades) between Gaussian and softmax that "
+               "normalising makes", "normalised minus plain Gaussian",
+               "softmax minus plain Gaussian", statistic="ratio", revised=True),
     control={"normalised": "gaussian"}, **_MIX,
 )  # fmt: skip
-PAPER.claim(
+_claim(
     "dimension_rescues_softmax",
     "A stronger over-parameterisation, dim >= samples x tokens^2, rescues softmax.",
     rescued,
-    rule=above(
-        1.0, "decades by which it lowers the final share of the risk outside the hull", "dim = N n",
-        "dim = N n^2",
-    ),
-    control={"num_steps": 20}, source=SUMMARY, **_MIX,
+    rule=above(1.0, "decades by which it lowers the final share of the risk outside the hull",
+               "dim = N n", "dim = N n^2"), control={"num_steps": 20}, source=SUMMARY, **_MIX,
 )  # fmt: skip
 
-
-# ------------------------------------------------------------------------------ initialisation
 
 SCALES = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 
-def sigma_by_scale(setup: Setup, scales: Float[Array, " points"]) -> Float[Array, " points"]:
-    """Smallest singular value of the features with W_Q and W_K scaled."""
-
+def _sigma_by_scale(setup: Setup, scales: Float[Array, " points"]) -> Float[Array, " points"]:
     def one(scale: Array) -> Array:
         W = setup.params0._replace(W_Q=scale * setup.params0.W_Q, W_K=scale * setup.params0.W_K)
         return sigma_min(layer.feature_matrix(W, setup.inputs, setup.setting.form))
@@ -332,10 +299,9 @@ def sigma_by_scale(setup: Setup, scales: Float[Array, " points"]) -> Float[Array
 
 def feature_sigmas(seeds: int, kernel: str, *, tied: bool) -> np.ndarray:
     """Smallest singular value of the features by scale of W_Q and W_K, (seeds, scales)."""
-    values: dict[str, Any] = {"tokens": "scaled", "kernel": kernel, "num_steps": 1}
+    values: dict[str, Any] = {"tokens": "scaled", "kernel": kernel}
     values |= {"init": "tied" if tied else "gaussian", "score_scale": 24**0.5}  # of variance one
-    setup = fresh_setup(PAPER, values, seeds=range(seeds))
-    return np.maximum(per_start(setup, sigma_by_scale, np.array(SCALES)), 1e-20)
+    return np.maximum(_at_start(values, seeds, _sigma_by_scale, np.array(SCALES)), 1e-20)
 
 
 def best_scales(plan: Plan) -> Measurement:
@@ -355,49 +321,29 @@ def tied_sigmas(plan: Plan) -> Measurement:
     return comparison(*(logs.max(axis=1) for logs in found), runs=np.array(2 * found[0].size))
 
 
-PAPER.claim(
+_claim(
     "middling_scale_is_best",
     "Features are most independent at a middling scale of W_Q and W_K (an inverted U).",
     best_scales,
-    rule=above(
-        2.0, "decades of sigma_min(B) between the best scale and the better end of 0.01 .. 10, the "
-        "smaller of two kernels", "best scale", "better end",
-    ),
-    control={"tied": True}, setting=FRESH, quick=Plan(seeds=16), full={"seeds": 100},
+    rule=above(2.0, "decades of sigma_min(B) between the best scale and the better end of 0.01 .. "
+               "10, the smaller of two kernels", "best scale", "better end"),
+    control={"tied": True}, quick=Plan(seeds=16), full={"seeds": 100},
 )  # fmt: skip
-PAPER.claim(
+_claim(
     "tied_gaussian_is_better",
     "Starting with W_K = W_Q makes the Gaussian's features far more independent.",
     tied_sigmas,
-    rule=above(
-        1.0, "decades of sigma_min(B) gained by W_K = W_Q, each at its best scale", "tied", "free"
-    ),
-    control={"tied": False}, setting=FRESH, quick=Plan(seeds=16), full={"seeds": 100},
+    rule=above(1.0, "decades of sigma_min(B) gained by W_K = W_Q, each at its best scale", "tied",
+               "free"), control={"tied": False}, quick=Plan(seeds=16), full={"seeds": 100},
 )  # fmt: skip
 
-
-# --------------------------------------------------------------------------------------- visit
 
 _TRAP = {"problem": "trap", "init": "trap", "train": "W_Q", "num_steps": 5000, "every": 50}
 _VISITED: tuple[tuple[dict[str, Any], Any], ...] = (  # settings and step
     (_TRAP | {"kernel": "softmax"}, 0.5),
     (_TRAP | {"kernel": "gaussian"}, 0.5),
-    ({"kernel": "softmax", "train": "W_V", "num_steps": 200}, "theorem_1"),  # on random data
+    ({"kernel": "softmax", "train": "W_V", "num_steps": 200}, "theorem_1"),  # last, random data
 )
-
-
-def _visit_row(run: Run) -> dict[str, Any]:
-    setting, (ended, *_) = run.setup.setting, run.final_states() or [{}]
-    return {
-        "kernel": setting.kernel,
-        "train": setting.train,
-        "first_risk": float(run.risk[0, 0]),
-        "last_risk": float(run.risk[0, -1]),
-        "state": ended["state"],
-        "gradient_norm": float(ended["gradient_norm"]),
-        "hessian_min": float(ended["hessian_min"]),
-        "verdict": run.certify("theorem_1").verdict if setting.train == "W_V" else None,
-    }
 
 
 def _visit_words(rows: list[dict[str, Any]]) -> str:
@@ -410,19 +356,23 @@ def _visit_words(rows: list[dict[str, Any]]) -> str:
     ]
     solved = [f"{r['kernel']} with {r['train']}" for r in rows if r["state"] == "at the floor"]
     words = f"Stuck: {'; '.join(stuck) or 'none'}. Solved: {'; '.join(solved) or 'none'}."
-    exact = [row["verdict"] for row in rows if row["verdict"]]
     said = "With only W_V moving (random data) the risk follows a recursion known to theorem_1"
-    return f"{words}\n{said}: {exact[0]}." if exact else words
+    return f"{words}\n{said}: {rows[-1]['verdict']}."
 
 
 def visit() -> Visit:
     """Softmax stuck where the Gaussian is not, and training that is known exactly."""
-    runs = [train(paper_setup(PAPER, v), step_size=step, probes=()) for v, step in _VISITED]
-    rows = [_visit_row(run) for run in runs]
-    curves = tuple(
-        band(f"{row['kernel']}, {row['train']}", run.step, np.maximum(run.risk, 1e-30))
-        for row, run in zip(rows, runs, strict=True)
-    )
+    rows, curves = [], []
+    for values, step in _VISITED:
+        run = train(paper_setup(PAPER, values), step_size=step, probes=())
+        first, last, (ended, *_) = run.risk[0, 0], run.risk[0, -1], run.final_states() or [{}]
+        row: dict[str, Any] = {key: values[key] for key in ("kernel", "train")}
+        row |= {"first_risk": float(first), "last_risk": float(last), "state": ended["state"]}
+        row |= {key: float(ended[key]) for key in ("gradient_norm", "hessian_min")}
+        exact = values["train"] == "W_V"
+        rows.append(row | {"verdict": run.certify("theorem_1").verdict if exact else None})
+        label = f"{values['kernel']}, {values['train']}"
+        curves.append(band(label, run.step, np.maximum(run.risk, 1e-30)))
     shown = [list(row.values())[:-1] for row in rows]  # all but the verdict, in this order
     return Visit(
         title="stuck or slow? softmax or Gaussian",
@@ -433,10 +383,8 @@ def visit() -> Visit:
         words=_visit_words(rows),
         about="With softmax attention and only the query weights moving, gradient descent can get "
         "stuck where a Gaussian kernel does not. Four tokens, one number to reach.",
-        panels=(Panel("training", "step", "risk", curves, log_y=True),),
-        verdicts=tuple(
-            (f"theorem_1, {r['kernel']}, {r['train']}", r["verdict"]) for r in rows if r["verdict"]
-        ),
+        panels=(Panel("training", "step", "risk", tuple(curves), log_y=True),),
+        verdicts=((f"theorem_1, {label}", rows[-1]["verdict"]),),
     )  # fmt: skip
 
 
