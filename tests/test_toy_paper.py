@@ -16,6 +16,7 @@ import toy_paper
 from shoal import papers
 from shoal.cli import main
 from shoal.errors import InputError
+from shoal.lab.claim import study_measure
 
 TOY = toy_paper.__file__
 
@@ -340,3 +341,108 @@ def test_an_installed_paper_sweeps_and_has_a_ledger(installed):
     claims = command(installed, "claims", "doe2024", "--json")
     assert {c["verdict"] for c in claims} == {"supported"}
     assert command(installed, "reproduce", "doe2024.width", "--json")["files"]
+
+
+# ---------------------------------------------------------------- what a newcomer stumbled over
+
+CAUSAL = '''
+"""Two theorems that read the same probe; only one says so."""
+from typing import Literal
+import jax, jax.numpy as jnp
+import shoal as sh
+
+class Tiny(sh.Setting):
+    num_samples: int = 3
+    num_tokens: int = 1
+    dim: int = 4
+    labels: Literal["line", "zero"] = "line"  # What is fitted.
+    num_steps: int = 10
+    probe_sentences = {"size": "Norm of the weights."}
+    def data(self, key):
+        X = jax.random.normal(key, (self.num_samples, 1, self.dim))
+        return sh.Problem(X, X[:, 0, 0] * (9.0 if self.labels == "line" else 0.0))
+    def params(self):
+        return {"w": (self.dim,), "b": ()}
+    def apply(self, params, x):
+        return x[0] @ params["w"] + params["b"]
+    def probes(self, setup):
+        return {"size": lambda params: jnp.linalg.norm(params["w"])}
+
+PAPER = sh.Paper(Tiny, key="tiny2024")
+
+def certificate(setup, run):
+    return sh.Certificate(
+        {"all is trained": sh.condition(setup.trained == ("b", "w"))},
+        {"size is finite": sh.Inequality(run.probes["size"], 1e9),
+         "nothing is nothing": sh.Equality(0.0, 0.0, 1e-12)})
+
+@PAPER.theorem(source="ours", needs=("size",))
+def declared(setup, run):
+    "Says what it needs."
+    return certificate(setup, run)
+
+@PAPER.theorem(source="ours", probes=("size",))
+def silent(setup, run):
+    "Does not say what it needs."
+    return certificate(setup, run)
+
+PAPER.claim("line_is_harder", "A line is fitted by larger weights than zero is.",
+    sh.Study(Tiny, grid={"labels": ("line", "zero")}, seeds=4, fresh_data=True),
+    lambda run: run.risk[:, 0], sh.above(0.0, "first risk", "line", "zero"),
+    control={"labels": "zero"})
+'''
+
+
+@pytest.fixture
+def tiny():
+    path = Path("tiny.py")
+    path.write_text(CAUSAL)
+    return f"./{path}"
+
+
+def test_train_keeps_the_run_and_names_theorems_that_it_cannot_check(tiny, capsys):
+    assert main(["train", tiny, "--out", "r"]) == 0
+    said = capsys.readouterr()
+    assert "silent reads the probe 'size'" in said.err
+    assert "needs=('size',)" in said.err
+    assert "declared (--probes +size)" in " ".join(said.out.split())
+    assert (Path("r") / "run.json").is_file()
+
+
+def test_a_condition_and_an_equality_are_read_as_such(tiny, shoal):
+    found = shoal("certify", f"{tiny}.declared")["results"][0]
+    assert found["verdict"] == "holds"
+    assert found["hypotheses"][0]["holds"]
+    assert [c.get("relation", "<=") for c in found["conclusions"]] == ["<=", "="]
+    assert "= 0" in shoal("certify", f"{tiny}.declared", as_json=False)
+    partly = shoal("certify", f"{tiny}.declared", "--set", "train=w")["results"][0]
+    assert partly["verdict"] == "not applicable"
+
+
+def test_two_words_are_compared_seed_by_seed(tiny):
+    (claim,) = papers.paper_of(tiny).claims
+    assert claim.decide(claim.measure(claim.quick)).ruling == "supported"
+    assert claim.decide(claim.measure(claim.control)).ruling == "contradicted"
+
+
+def test_three_words_are_not_a_claim():
+    study = sh.Study("wu2023", grid={"init": ("lecun", "he", "ntk")}, seeds=2, num_steps=1)
+    small = study.changed(num_samples=2, num_tokens=2, dim=2, width=4)
+    measure = study_measure(small, lambda run: run.risk[:, -1])
+    with pytest.raises(InputError, match="has 3 points; a claim compares two"):
+        measure(sh.Plan(seeds=2))
+
+
+def test_a_run_of_an_own_paper_is_loaded_by_naming_its_file(tiny):
+    run = sh.train(sh.setup(tiny))
+    run.save("r")
+    code = "import shoal as sh; print(sh.load('r', paper='tiny.py').risk.shape)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(run.risk.shape)
+    alone = "import shoal as sh; sh.load('r')"
+    done = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True)
+    assert "sh.load(folder, paper=FILE)" in done.stderr
+
+
+def test_a_report_of_nothing_says_that_nothing_is_there(shoal):
+    assert "there is no file or folder 'nowhere'" in shoal("report", "nowhere", code=2)

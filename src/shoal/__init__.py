@@ -24,8 +24,8 @@ _PLACES = {
     "lab.study": "Study decades",
     "lab.setting": "Setting Static Traced Data",
     "lab.paper": "Paper",
-    "lab.claim": "Claim Plan Rule above below between exponent slope",
-    "certificates": "Certificate Inequality Equality",
+    "lab.claim": "Claim Plan Rule above below between exponent slope comparison log10_ratio",
+    "certificates": "Certificate Inequality Equality condition",
     "problems": "Problem",
     "errors": "InputError",
     "losses": "half_sum_of_squares mean_of_squares",
@@ -62,12 +62,23 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from shoal import figures, inits, linalg, losses, methods, papers, problems
-    from shoal.certificates import Certificate, Equality, Inequality
+    from shoal.certificates import Certificate, Equality, Inequality, condition
     from shoal.door import report, setup
     from shoal.errors import InputError
     from shoal.inits import lecun
     from shoal.lab import probes
-    from shoal.lab.claim import Claim, Plan, Rule, above, below, between, exponent, slope
+    from shoal.lab.claim import (
+        Claim,
+        Plan,
+        Rule,
+        above,
+        below,
+        between,
+        comparison,
+        exponent,
+        log10_ratio,
+        slope,
+    )
     from shoal.lab.paper import Paper
     from shoal.lab.run import Run, load, train
     from shoal.lab.setting import Data, Setting, Static, Traced

@@ -22,6 +22,15 @@ class Inequality(NamedTuple):
     resolution: Float[Array, "..."] | float = 0.0
 
 
+def condition(true: Any) -> Inequality:
+    """A hypothesis that is a yes or a no, such as "only W_V is trained".
+
+    >>> condition(True)
+    Inequality(lhs=0.0, rhs=0.5, resolution=0.0)
+    """
+    return Inequality(1.0 - 1.0 * true, 0.5)
+
+
 class Equality(NamedTuple):
     """The claim ``lhs = rhs`` up to ``tolerance``, elementwise, e.g. over a whole curve."""
 
@@ -64,6 +73,7 @@ class Reading(NamedTuple):
     holds: bool | None
     margin: float
     at: int | None  # position of the tightest point, if the inequality has many
+    relation: str = "<="
 
 
 def _margin(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
@@ -87,7 +97,8 @@ def _reading(name: str, inequality: Inequality | Equality, decided: np.ndarray) 
     worst = int(np.lexsort((margin, decided))[0])  # a failed point before an undecided one
     holds = {1: True, 0: None, -1: False}[int(decided[worst])]
     at = worst if np.ndim(inequality.lhs) or np.ndim(inequality.rhs) else None
-    return Reading(name, float(lhs[worst]), float(rhs[worst]), holds, float(margin[worst]), at)
+    sides = float(lhs[worst]), float(rhs[worst])
+    return Reading(name, *sides, holds, float(margin[worst]), at, "=" if equality else "<=")
 
 
 def read_hypothesis(name: str, inequality: Inequality, rtol: float = RTOL) -> Reading:

@@ -139,10 +139,11 @@ _HOLDS = {True: "[green]yes[/]", False: "[red]no[/]", None: "[magenta]?[/]"}
 
 def _readings(lines: list[Reading], title: str) -> Table:
     rows = [
-        (escape(r.name), number(r.lhs), number(r.rhs), signed(r.margin), _HOLDS[r.holds])
+        (escape(r.name), number(r.lhs), f"{r.relation} {number(r.rhs)}", signed(r.margin),
+         _HOLDS[r.holds])
         for r in lines
-    ]
-    return table(title, "left side", "<=  right side", "margin", "holds", rows=rows)
+    ]  # fmt: skip
+    return table(title, "left side", "right side", "margin", "holds", rows=rows)
 
 
 def _rates(certificate: Certificate, unit: str) -> str:
@@ -150,7 +151,8 @@ def _rates(certificate: Certificate, unit: str) -> str:
     if math.isnan(proved):
         return "This theorem makes no statement about a rate."
     if verdict(certificate) == Verdict.NOT_APPLICABLE:
-        return f"risk lost per {unit}: measured {number(seen)} (nothing is proved here)"
+        measured = "not measured" if math.isnan(seen) else f"measured {number(seen)}"
+        return f"risk lost per {unit}: {measured} (nothing is proved here)"
     ratio = f", {number(seen / proved)} times the proved rate" if proved > 0 else ""
     return f"risk lost per {unit}: proved {number(proved)}, measured {number(seen)}{ratio}"
 

@@ -16,7 +16,8 @@ def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
     >>> _fans((64, 8)), _fans((64,))
     ((8, 64), (64, 1))
     """
-    return shape[-1], (shape[-2] if len(shape) > 1 else 1)
+    *_, fan_out, fan_in = 1, 1, *shape
+    return fan_in, fan_out
 
 
 def _per_block(

@@ -116,7 +116,14 @@ def _execute(
     """Train with progress, and compare the run with theorems."""
     with console.progress(f"{setup.name}: training") as tell:
         run = sh.train(setup, step_size=step, probes=probes, progress=tell)
-    found = [sh.certify(run, theorem) for theorem in theorems]
+    found = []
+    for theorem in theorems:
+        try:
+            found.append(sh.certify(run, theorem))
+        except InputError as error:
+            if step is not None:  # this theorem was asked for
+                raise
+            console.note(f"not checked: {error}")  # a run must not be lost to a theorem's mistake
     if (ended := run.final_states()) is not None:
         run.notes["ended"] = ended
     run.notes["command"] = command_line()
@@ -146,13 +153,12 @@ def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
     setup = _setup(paper, start)
     probes = chosen_probes(setup, PROBES.get(start.probes, start.probes))
     recorded = {name.partition("@")[0] for name in probes}
-    theorems = [
-        t
+    lacking = {
+        t: [n for n in t.needs if not any(f"{n}_".startswith(f"{r}_") for r in recorded)]
         for t in paper.all_theorems()
-        if t.covers_method(setup.setting.method)
-        and t.covers(setup.setting)
-        and all(any(need == n or need.startswith(f"{n}_") for n in recorded) for need in t.needs)
-    ]
+        if t.covers_method(setup.setting.method) and t.covers(setup.setting)
+    }
+    theorems = [t for t, needs in lacking.items() if not needs]
     run, found = _execute(setup, probes or (), theorems)
     _save(run, found, start, out)
     summary = {
@@ -165,6 +171,9 @@ def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
         "verdicts": {c.theorem.key: c.verdicts for c in found},
     }
     hint = [] if out else ["[dim]Nothing was saved; add --out DIR to keep the run.[/]"]
+    missed = [f"{t.key} (--probes +{','.join(n)})" for t, n in lacking.items() if n]
+    if missed:
+        hint.insert(0, f"[dim]Not checked, for lack of a probe: {', '.join(missed)}.[/]")
     answer(summary | run.notes, chain(console.run_parts(run, found), hint), json=json)
 
 

@@ -257,6 +257,8 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _page_of(path: Path) -> Page:
+    if not path.exists():
+        raise InputError(f"there is no file or folder {str(path)!r}.")
     if (path / "run.json").is_file():
         return _run_page(path)
     if (path / "ledger.json").is_file():

@@ -4,6 +4,7 @@ import contextlib
 import io
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -128,11 +129,17 @@ def _summary(table: pl.DataFrame, file: SweepFile | None) -> Any:
         pl.len().alias("runs"),
         (pl.col("status") == "done").sum().alias("done"),
         (pl.col("risk_last") / pl.col("risk_first")).median().alias("risk over first"),
-        *((pl.col(t) == "holds").sum().alias(f"{t} holds") for t in theorems if t in table.columns),
+        *(pl.col(t).drop_nulls().implode().alias(t) for t in theorems if t in table.columns),
     ]
-    if not varied:
-        return _shown(table.select(columns))
-    return _shown(table.group_by(varied, maintain_order=True).agg(columns))
+    groups = table.group_by(varied, maintain_order=True)
+    found = groups.agg(columns) if varied else table.select(columns)
+    verdicts = pl.col(t for t in theorems if t in table.columns)
+    return _shown(found.with_columns(verdicts.map_elements(_counted, return_dtype=pl.String)))
+
+
+def _counted(verdicts: Any) -> str:
+    """How often each verdict came, such as ``3 holds, 1 unresolved``."""
+    return ", ".join(f"{n} {said}" for said, n in Counter(verdicts).most_common())
 
 
 def _shown(table: pl.DataFrame) -> Any:

@@ -5,7 +5,7 @@ TEMPLATE = r'''r"""NAME: what the paper is about, in one sentence.
 Symbols: $m$ is ``width``. Certified here: theorem 1 (ours).
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ class Setting(sh.Setting):
     dim: int = 6  # Numbers per token.
     width: int = 64  # Hidden units.
     gain: float = 1.0  # Scale of the output; floats never recompile.
+    activation: Literal["tanh", "relu"] = "tanh"  # Of the hidden units.
     train: str = "a"  # Blocks that are trained.
     init = sh.lecun
 
@@ -38,7 +39,13 @@ class Setting(sh.Setting):
         return Weights(W=(self.width, self.dim), a=(self.width,))
 
     def apply(self, params, x):
-        return self.gain * jnp.tanh(params.W @ x[0]) @ params.a
+        h = getattr(jax.nn, self.activation)(params.W @ x[0])
+        return self.gain * h @ params.a
+
+    probe_sentences = {"output_norm": "Norm of the output weights."}
+
+    def probes(self, setup):
+        return {"output_norm": lambda params: jnp.linalg.norm(params.a)}
 
 
 PAPER = sh.Paper(Setting, key="NAME", authors="A. Author", year=2026, about="an example")
@@ -61,7 +68,7 @@ def theorem_1(setup, run):
             "step: eta lambda_max <= 1": sh.Inequality(setup.step_size * high, 1.0),
             "kernel is positive: 0 < lambda_min": sh.Inequality(1e-12 * high, low),
         },
-        conclusions={"risk": sh.Inequality(run.risk, bound, 1e-12 * run.risk[0])},
+        conclusions={"risk": sh.Inequality(run.risk[1:], bound[1:], 1e-12 * run.risk[0])},
         predicted_rate=1 - (1 - setup.step_size * low) ** 2,
         measured_rate=1 - (run.risk[-1] / run.risk[0]) ** (1 / run.step[-1]),
         curves={"proved bound": bound},

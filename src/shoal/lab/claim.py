@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shoal.errors import InputError
 from shoal.figures import Panel, band
 from shoal.lab.study import Study
 
@@ -261,7 +262,7 @@ def _shown(found: Measurement, rule: Rule) -> tuple[int, str, Panel | None]:
 
 
 def above(limit: float, what: str, *sides: str, **more: Any) -> Rule:
-    """The effect is above a limit."""
+    """The effect is above a limit; ``sides`` name the two that are compared, for the sentence."""
     return between(limit, np.inf, what, *sides, **more)
 
 
@@ -327,16 +328,25 @@ class Claim(NamedTuple):
 
 
 def study_measure(study: Study, statistic: Callable[[Any], Any]) -> Callable[[Plan], Measurement]:
-    """How a claim measures a study: the statistic of every run, one number per seed."""
+    """How a claim measures a study: the statistic of every run, one number per seed.
+
+    Over a grid of numbers the rule fits an exponent or a slope. Two points of another kind (such as
+    ``mask: causal, none``) are compared seed by seed: first minus second. One point is the effect.
+    """
 
     def measure(plan: Plan) -> Measurement:
         sized = study.changed(seeds=plan.seeds, control=dict(plan.control))
         values = np.stack([np.asarray(statistic(run), float) for run in sized.runs()], axis=1)
         grid = next(iter(study.grid.values()), ())
-        if len(study.grid) == 1 and all(np.isscalar(v) for v in grid):
+        if len(study.grid) == 1 and all(isinstance(v, int | float) for v in grid):
             return {"x": np.asarray(grid, float), "y": values}
         if values.shape[1] == 2:
             return comparison(values[:, 0], values[:, 1])
+        if values.shape[1] > 2:
+            raise InputError(
+                f"{study!r} has {values.shape[1]} points; a claim compares two, or fits a slope "
+                "against one setting of numbers."
+            )
         return {"effect": values[:, 0]}
 
     return measure

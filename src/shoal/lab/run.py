@@ -119,13 +119,18 @@ class Run:
         return run_html(self)
 
 
-def load(folder: str | Path, setup: Setup | None = None) -> Run:
+def load(folder: str | Path, setup: Setup | None = None, *, paper: str = "") -> Run:
     """Read a run folder back, checking that its parts belong together.
 
-    A run of your own model needs the ``setup`` that it came from.
+    A run of your own model needs the ``setup`` that it came from; a run of your own paper needs the
+    file that defines it (``paper="mine.py"``), unless that file has been imported or used already.
     """
     from shoal.disk.runs import load_run
 
+    if paper:
+        from shoal.papers import paper_of
+
+        paper_of(paper)
     return load_run(Path(folder), setup)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from shoal.certificates import Certificate, Inequality, readings, verdict
 from shoal.errors import InputError, nearest
 from shoal.lab import engine
+from shoal.lab.probes import probe_names
 from shoal.lab.setup import Setup
 from shoal.models import predict
 from shoal.theory.kernel_regime import kernel_regime as compare_with_kernel
@@ -20,17 +21,30 @@ ANY_METHOD = "any"
 
 
 class Theorem(NamedTuple):
-    """A statement that can be compared with a run."""
+    """A statement that can be compared with a run.
 
-    key: str  # As in `shoal certify PAPER.KEY`.
+    - ``key``: as in ``shoal certify PAPER.KEY``; ``statement``: what it says, in a sentence.
+    - ``source``: provenance: paper; paper, as summarised; or ours, with more words.
+    - ``certificate(setup, run)``: its hypotheses and conclusions for one seed, in JAX. ``run.step``
+      and ``run.risk`` have one entry per record, and so has ``run.probes[name]``.
+    - ``method``: the training rule that it covers, several of them, or ``any``.
+    - ``needs``: probes that ``certificate`` reads in any case. ``certify`` records them by itself;
+      a run without them is not compared with the theorem.
+    - ``probes``: probes that are recorded too, but that ``certificate`` can do without
+      (``run.probes.get``): without them it checks less.
+    - ``largest_step(setup)``: the largest step that it allows; NaN where it allows none.
+    - ``covers(setting)``: whether it is about this model at all.
+    """
+
+    key: str
     statement: str
-    source: str  # Provenance: paper; paper, as summarised; or ours, with more words.
+    source: str
     certificate: Callable[[Setup, Any], Certificate]
-    method: str | tuple[str, ...] = ANY_METHOD  # The training rules that it covers.
-    probes: tuple[str, ...] = ()  # What to record to check all its conclusions.
-    needs: tuple[str, ...] = ()  # Of these, those without which nothing can be said.
-    largest_step: Callable[[Setup], Any] | None = None  # NaN where no step is allowed.
-    covers: Callable[[Any], bool] = lambda _: True  # Does it cover a setting's model at all?
+    method: str | tuple[str, ...] = ANY_METHOD
+    probes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    largest_step: Callable[[Setup], Any] | None = None
+    covers: Callable[[Any], bool] = lambda _: True
 
     def covers_method(self, method: Any) -> bool:
         """Whether it covers a training rule."""
@@ -86,7 +100,8 @@ def _certificate_json(seed: int, certificate: Certificate, *, curves: bool) -> d
     from shoal.jsons import plain
 
     def line(reading: Any) -> dict[str, Any]:
-        return {k: v for k, v in reading._asdict().items() if not (k == "at" and v is None)}
+        usual = {"at": None, "relation": "<="}
+        return {k: v for k, v in reading._asdict().items() if (k, v) not in usual.items()}
 
     hypotheses, conclusions = readings(certificate)
     found = {
@@ -157,9 +172,20 @@ def certify(run: "Run", theorem: Any) -> Certificates:
     seen = run.trajectory._replace(probes=_recorded_throughout(run))
     if missing := [name for name in chosen.needs if name not in seen.probes]:
         lacking = ",".join(missing)
-        msg = f"{chosen.key} needs {lacking}, not recorded; train with --probes +{lacking}."
-        raise InputError(msg)
-    return Certificates(run, chosen, engine.certificates(setup, seen, chosen.certificate))
+        raise InputError(
+            f"{chosen.key} needs {lacking}, which was not recorded; train with "
+            f'probes=["+{lacking}"] (command line: --probes +{lacking}).'
+        )
+    try:
+        return Certificates(run, chosen, engine.certificates(setup, seen, chosen.certificate))
+    except KeyError as error:
+        name = str(error.args[0]) if error.args else ""
+        if name in seen.probes or name not in probe_names(setup):
+            raise
+        raise InputError(
+            f"{chosen.key} reads the probe {name!r}, which was not recorded; say needs=({name!r},) "
+            "where the theorem is defined."
+        ) from None
 
 
 def _recorded_throughout(run: "Run") -> dict[str, Any]:

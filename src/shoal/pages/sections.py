@@ -138,7 +138,8 @@ _HOLDS = {True: "yes", False: "no", None: "?"}
 
 def _cells(line: dict[str, Any]) -> tuple[str, ...]:
     margin = "–" if line["margin"] is None else visit.signed(line["margin"])
-    return line["name"], number(line["lhs"]), number(line["rhs"]), margin, _HOLDS[line["holds"]]
+    right = f"{'=' if line.get('relation') == '=' else '≤'} {number(line['rhs'])}"
+    return line["name"], number(line["lhs"]), right, margin, _HOLDS[line["holds"]]
 
 
 def _rate(result: dict[str, Any]) -> str:
@@ -152,7 +153,7 @@ def theorem_section(theorem: dict[str, Any]) -> Section:
     tables = []
     for result in theorem["results"][:3]:
         for kind in ("hypotheses", "conclusions"):
-            head = (kind, "left side", "≤ right side", "margin", "holds")
+            head = (kind, "left side", "right side", "margin", "holds")
             rows = tuple(map(_cells, result[kind]))
             tables.append((f"seed {result['seed']}: {result['verdict']}", head, rows))
     results = [r for r in theorem["results"][:3] if r["predicted_rate"] is not None]

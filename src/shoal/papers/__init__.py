@@ -108,13 +108,15 @@ def known_paper(key: str) -> Paper:
 
     A key from a file is never taken for a path: only what the user types is run.
     """
-    modules = [module for name, module in sys.modules.items() if name.startswith(LOADED)]
-    for paper in (getattr(module, "PAPER", None) for module in reversed(modules)):
+    for module in reversed(list(sys.modules.values())):
+        paper = getattr(module, "__dict__", {}).get("PAPER")
         if isinstance(paper, Paper) and paper.key == key:
             return paper
     if key not in PAPERS:
-        msg = f"no paper is called {key!r} here; if it is your own, name its file: --paper FILE."
-        raise InputError(msg)
+        raise InputError(
+            f"no paper is called {key!r} here; if it is your own, name its file: --paper FILE, or "
+            "in Python sh.load(folder, paper=FILE)."
+        )
     return PAPERS[key]
 
 

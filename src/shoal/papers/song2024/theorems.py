@@ -12,7 +12,7 @@ import functools
 import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, Scalar
-from shoal.certificates import Certificate, Equality, Inequality, share_lost
+from shoal.certificates import Certificate, Equality, Inequality, condition, share_lost
 from shoal.lab.setup import Setup
 from shoal.linalg import norm_fro
 from shoal.papers.song2024 import bounds
@@ -38,16 +38,11 @@ def _is_layer(setting: Song) -> bool:
 _theorem = functools.partial(PAPER.theorem, covers=_is_layer)
 
 
-def _is(condition: bool) -> Inequality:
-    """A yes or no of the setting, as a hypothesis."""
-    return Inequality(0.0 if condition else 1.0, 0.5)
-
-
 def _alone(setup: Setup, block: str) -> Hypotheses:
     """One block is trained and no other."""
     return {
-        f"{block} is trained": _is(block in setup.trained),
-        "nothing else moves": _is(set(setup.trained) <= {block}),
+        f"{block} is trained": condition(block in setup.trained),
+        "nothing else moves": condition(set(setup.trained) <= {block}),
     }
 
 
@@ -190,9 +185,9 @@ def _joint(setup: Setup) -> tuple[Numbers, Hypotheses]:
     """Constants of theorem 2, and its hypotheses but for the step."""
     c = bounds.joint_constants(setup)
     return c, {
-        "kernel is softmax or gaussian": _is(setup.setting.kernel in bounds.PROVED),
-        "W_V is trained": _is("W_V" in setup.trained),
-        "W_O is fixed": _is("W_O" not in setup.trained),
+        "kernel is softmax or gaussian": condition(setup.setting.kernel in bounds.PROVED),
+        "W_V is trained": condition("W_V" in setup.trained),
+        "W_O is fixed": condition("W_O" not in setup.trained),
         "features are independent: 0 < lambda": Inequality(ZERO * c["|A_0|"], c["lambda"]),
         "start is close: F_0 <= lambda^2 R^2 / 32": Inequality(c["F_0"], c["threshold"]),
     }
@@ -216,7 +211,7 @@ def theorem_2(setup: Setup, run: Trajectory) -> Certificate:
 
 def _query_hypotheses(setup: Setup, c: Numbers) -> Hypotheses:
     return {
-        "one head": _is(setup.params0.W_Q.shape[0] == 1),
+        "one head": condition(setup.params0.W_Q.shape[0] == 1),
         **_alone(setup, "W_Q"),
         "tokens are independent: 0 < sigma_X": Inequality(ZERO * c["|X|"], c["sigma_X"]),
     }
@@ -226,7 +221,7 @@ def _queries(setup: Setup) -> tuple[Numbers, Hypotheses]:
     """Constants of theorem 3, and its hypotheses but for the step."""
     c = bounds.query_constants(setup)
     return c, {
-        "kernel is softmax or gaussian": _is(setup.setting.kernel in bounds.PROVED),
+        "kernel is softmax or gaussian": condition(setup.setting.kernel in bounds.PROVED),
         **_query_hypotheses(setup, c),
         "outputs turn with queries: 0 < s_0": Inequality(ZERO * c["j"], c["s_0"]),
         "start is close: F_0 <= mu_0 R_J^2 / 32": Inequality(c["F_0"], c["threshold"]),
@@ -266,7 +261,7 @@ def theorem_s(setup: Setup, run: Trajectory) -> Certificate:
     rank_K, outside = jnp.min(g["rank_K"]).astype(float), jnp.sum(~g["in_hull"]).astype(float)
     return Certificate(
         hypotheses={
-            "kernel is softmax": _is(setup.setting.kernel == "softmax"),
+            "kernel is softmax": condition(setup.setting.kernel == "softmax"),
             **_query_hypotheses(setup, c),
             "keys are affinely independent: rank = n - 1": Inequality(
                 setup.inputs.shape[1] - 1.5, rank_K
