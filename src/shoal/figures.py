@@ -90,7 +90,10 @@ def rows(figure: Figure) -> list[dict]:
     """Every number of a figure, one row a point."""
     found = []
     for panel in figure.panels:
-        planes = [Surface(label, *map(np.arange, F.shape[::-1]), F) for label, F in panel.images]
+        planes = [
+            Surface(label, np.arange(F.shape[1]), np.arange(F.shape[0]), F)
+            for label, F in panel.images
+        ]
         if panel.surface is not None and not panel.solid:
             planes.append(panel.surface)
         points = [(c.label, *p) for c in panel.curves for p in zip(*c[1:], strict=True)]
