@@ -205,8 +205,7 @@ def decaying(method: Method, rate: Scalar, *, to_start: bool) -> Method:
         blocks, inner = method.step(penalised, blocks, inner)
         return blocks, (inner, centre)
 
-    centre_of = (lambda blocks: blocks) if to_start else _zeros
-    return Method(lambda blocks: (method.init(blocks), centre_of(blocks)), step)
+    return Method(lambda b: (method.init(b), b if to_start else _zeros(b)), step)
 
 
 METHODS: dict[str, Callable[..., Method]] = {
