@@ -307,7 +307,9 @@ def require_whole_records(num_steps: int, every: int) -> None:
 @in_float64
 def make_data(setting: Any) -> tuple[Any, Any]:
     """The problem of a setting, and its held-out data: always from the same compiled program."""
-    return numpy_tree(_data(setting) if setting.reads_files() else _made(*_program(setting)))
+    return numpy_tree(
+        _data(setting) if setting.reads_files() else _made(*untrained(setting).split(for_data=True))
+    )
 
 
 def _data(setting: Any) -> tuple[Any, Any]:
@@ -323,7 +325,9 @@ def _made(program: Any, numbers: dict[str, Any]) -> tuple[Any, Any]:
 @in_float64
 def draw_weights(setting: Any, seeds: Iterable[int]) -> Any:
     """Initial weights of each seed, along a leading axis."""
-    return numpy_tree(_drawn(*_program(setting), np.asarray(tuple(seeds), np.uint32)))
+    return numpy_tree(
+        _drawn(*untrained(setting).split(for_data=True), np.asarray(tuple(seeds), np.uint32))
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -336,10 +340,6 @@ def untrained(setting: Any) -> Any:
     """The setting of what makes data and weights: how to train does not matter."""
     neutral = {"num_steps": 1, "every": 1, "step_size": None, "train": "all", "method": "gd"}
     return setting.replace(**neutral, batch_size=None)
-
-
-def _program(setting: Any) -> tuple[Any, dict[str, Any]]:
-    return untrained(setting).split(for_data=True)
 
 
 def check_problem(setting: Any, problem: Any, held_out: Any) -> None:
