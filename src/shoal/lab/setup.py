@@ -307,9 +307,8 @@ def require_whole_records(num_steps: int, every: int) -> None:
 @in_float64
 def make_data(setting: Any) -> tuple[Any, Any]:
     """The problem of a setting, and its held-out data: always from the same compiled program."""
-    return numpy_tree(
-        _data(setting) if setting.reads_files() else _made(*untrained(setting).split(for_data=True))
-    )
+    program = untrained(setting).split(for_data=True)
+    return numpy_tree(_data(setting) if setting.reads_files() else _made(*program))
 
 
 def _data(setting: Any) -> tuple[Any, Any]:
@@ -325,9 +324,8 @@ def _made(program: Any, numbers: dict[str, Any]) -> tuple[Any, Any]:
 @in_float64
 def draw_weights(setting: Any, seeds: Iterable[int]) -> Any:
     """Initial weights of each seed, along a leading axis."""
-    return numpy_tree(
-        _drawn(*untrained(setting).split(for_data=True), np.asarray(tuple(seeds), np.uint32))
-    )
+    program = untrained(setting).split(for_data=True)
+    return numpy_tree(_drawn(*program, np.asarray(tuple(seeds), np.uint32)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
