@@ -1,6 +1,7 @@
 """Tests run in float64, with rank promotion and warnings as errors."""
 
 import os
+import signal
 import tempfile
 
 # most of the time of a test is compilation, and much of that is polish and MLIR's detour; commands
@@ -20,6 +21,9 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
 import pytest
+
+# a shell that starts the tests in the background ignores Ctrl-C, and so would what tests start
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -507,16 +507,13 @@ def test_an_interrupted_command_says_so_and_cleans_up(capsys, tmp_path, monkeypa
     def interrupted(_):
         yield lambda *_: os.kill(os.getpid(), number)
 
-    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     handler = signal.getsignal(number)
-    signal.signal(number, usual)  # a shell that starts the tests in the background ignores Ctrl-C
     monkeypatch.setattr("shoal.console.progress", interrupted)
     found, out, err = call(capsys, *TINY, "--out", "stopped")
     assert (found, out) == (code, "")
     assert err == "shoal: stopped; nothing was saved.\n"
     assert list(tmp_path.iterdir()) == []
-    assert signal.getsignal(number) is usual
-    signal.signal(number, handler)
+    assert signal.getsignal(number) is handler
 
 
 def test_an_interrupted_ledger_says_how_to_continue(capsys, monkeypatch):

@@ -24,7 +24,7 @@ _PLACES = {
     "lab.study": "Study decades",
     "lab.setting": "Setting Static Traced Data",
     "lab.paper": "Paper",
-    "lab.claim": "Claim Plan Rule above below between exponent slope comparison log10_ratio",
+    "lab.claim": "Claim Plan Rule above below between exponent slope comparison",
     "certificates": "Certificate Inequality Equality condition",
     "problems": "Problem",
     "errors": "InputError",
@@ -76,7 +76,6 @@ if TYPE_CHECKING:
         between,
         comparison,
         exponent,
-        log10_ratio,
         slope,
     )
     from shoal.lab.paper import Paper

@@ -55,7 +55,7 @@ class Figure(NamedTuple):
     panels: tuple[Panel, ...]
 
 
-def band(label: str, x: np.ndarray, samples: np.ndarray, *, positive: bool = False) -> Curve:
+def band(label: str, x: Any, samples: Any, *, positive: bool = False) -> Curve:
     """Median over seeds (the leading axis) with the band from the first to the third quartile.
 
     ``positive`` leaves out what a logarithmic axis cannot show.

@@ -7,7 +7,7 @@ number.
 import jax
 import jax.numpy as jnp
 
-from shoal._typing import Array, Callable, Params, PRNGKeyArray
+from shoal._typing import Any, Array, Callable, Params, PRNGKeyArray
 
 
 def _fans(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -29,7 +29,7 @@ def _per_block(
 
 
 def _gaussian(variance: Callable[[int, int], float], key: PRNGKeyArray, spec: Params) -> Params:
-    def draw(key: PRNGKeyArray, block: jax.ShapeDtypeStruct) -> Array:
+    def draw(key: PRNGKeyArray, block: Any) -> Array:
         scale = variance(*_fans(block.shape)) ** 0.5
         return scale * jax.random.normal(key, block.shape, block.dtype)
 
@@ -62,7 +62,7 @@ def orthogonal(key: PRNGKeyArray, spec: Params) -> Params:
     Uniform among such matrices: the Q of a Gaussian matrix, signs fixed by the diagonal of R.
     """
 
-    def draw(key: PRNGKeyArray, block: jax.ShapeDtypeStruct) -> Array:
+    def draw(key: PRNGKeyArray, block: Any) -> Array:
         columns, rows = _fans(block.shape)
         if len(block.shape) == 1:
             columns, rows = 1, columns

@@ -124,8 +124,14 @@ def spread(tasks: Iterable[Task], *, most: int) -> Iterator[Answer]:
     try:
         for thread in threads:
             thread.start()
-        for _ in workers:  # each says None when it has ended
-            yield from iter(answers.get, None)
+        serving = len(workers)
+        while serving:
+            with contextlib.suppress(queue.Empty):
+                # without a timeout Ctrl-C would not get through
+                if (answer := answers.get(timeout=0.2)) is None:
+                    serving -= 1
+                else:
+                    yield answer
     finally:
         ended.set()
         for worker, thread in zip(workers, threads, strict=True):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from shoal.certificates import Verdict
@@ -121,7 +122,7 @@ def data_assumption(full: bool) -> Figure:
     curves = []
     for label, values in kinds.items():
         X = paper_setup(PAPER, values | {"num_samples": count, "width": 1}).inputs
-        overlap = np.sort(np.asarray(pair_overlaps(X))[np.triu_indices(count, 1)])
+        overlap = np.sort(np.asarray(pair_overlaps(jnp.asarray(X)))[np.triu_indices(count, 1)])
         curves.append(band(label, overlap, 1 - np.arange(len(overlap)) / len(overlap)))
     words = ("overlap of two samples", "t", "share of pairs with overlap >= t")
     panels = (Panel(*words, tuple(curves), log_x=True, log_y=True),)
