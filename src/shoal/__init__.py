@@ -24,7 +24,7 @@ _PLACES = {
     "lab.study": "Study decades",
     "lab.setting": "Setting Static Traced Data",
     "lab.paper": "Paper",
-    "lab.claim": "Claim Plan Rule above below between exponent slope comparison",
+    "lab.claim": "Claim Plan Rule above below between exponent slope",
     "certificates": "Certificate Inequality Equality condition",
     "problems": "Problem",
     "errors": "InputError",
@@ -67,17 +67,7 @@ if TYPE_CHECKING:
     from shoal.errors import InputError
     from shoal.inits import lecun
     from shoal.lab import probes
-    from shoal.lab.claim import (
-        Claim,
-        Plan,
-        Rule,
-        above,
-        below,
-        between,
-        comparison,
-        exponent,
-        slope,
-    )
+    from shoal.lab.claim import Claim, Plan, Rule, above, below, between, exponent, slope
     from shoal.lab.paper import Paper
     from shoal.lab.run import Run, load, train
     from shoal.lab.setting import Data, Setting, Static, Traced
