@@ -12,12 +12,12 @@ from PIL import Image, ImageDraw
 
 from shoal import pathfinder
 from shoal.errors import InputError
+from shoal.papers.song2024.figures import sample_sheet
 from shoal.pathfinder import (
     LENGTHS,
     CacheWarning,
     Pathfinder,
     dataset,
-    sample_sheet,
 )
 
 COUNTS = {"trivial": 60, "easy": 300, "medium": 60, "hard": 30}

@@ -10,6 +10,7 @@ import pytest
 
 import shoal as sh
 from shoal.errors import InputError
+from shoal.lab.own import own_setup, per_sample
 from shoal.lab.setup import (
     BATCHES,
     DATA,
@@ -18,9 +19,7 @@ from shoal.lab.setup import (
     draw_weights,
     key_of,
     make_data,
-    own_setup,
     paper_setup,
-    per_sample,
 )
 
 
@@ -438,7 +437,8 @@ def test_per_sample_lifts_a_function_of_one_sample():
         ({"y": Y[:5]}, r"leading axes of length \[5, 6\]"),
         ({"loss": "sqares"}, "no loss is called 'sqares'; did you mean 'squares'"),
         ({"train": "inn.*"}, r"no parameter is called 'inn.\*'"),
-        ({"loss": lambda o, t: o - t}, r"has shape \(6,\)"),
+        ({"loss": lambda o, t: o - t}, "do not fit this loss"),
+        ({"y": np.ones((6, 1))}, r"targets \(6, 1\) do not fit"),  # would be broadcast
     ],
 )
 def test_own_models_that_do_not_fit_are_refused(change, complaint):

@@ -10,8 +10,9 @@ import shoal as sh
 import toy_paper
 from shoal.errors import InputError
 from shoal.lab import study as module
+from shoal.lab.own import own_setup
 from shoal.lab.run import train
-from shoal.lab.setup import own_setup, paper_setup
+from shoal.lab.setup import paper_setup
 from shoal.lab.study import (
     paper_named,
     program_key,

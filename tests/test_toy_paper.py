@@ -446,3 +446,9 @@ def test_a_run_of_an_own_paper_is_loaded_by_naming_its_file(tiny):
 
 def test_a_report_of_nothing_says_that_nothing_is_there(shoal):
     assert "there is no file or folder 'nowhere'" in shoal("report", "nowhere", code=2)
+
+
+def test_yes_and_no_are_compared_too_and_not_taken_for_numbers():
+    study = sh.Study("qin2025", grid={"norm": (True, False)}, seeds=2, num_steps=1)
+    found = study_measure(study.changed(dim=4, width=4), lambda run: run.risk[:, 0])(sh.Plan(2))
+    assert set(found) == {"one", "other", "effect"}

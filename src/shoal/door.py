@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import InputError
+from shoal.lab.own import own_setup
 from shoal.lab.paper import Paper
 from shoal.lab.setting import Setting
-from shoal.lab.setup import Setup, own_setup, paper_setup
+from shoal.lab.setup import Setup, paper_setup
 
 
 def setup(target: Any, *args: Any, seeds: Iterable[int] = (0,), **values: Any) -> Setup:

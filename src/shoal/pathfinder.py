@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, UInt8  # not from _typing: worker processes must not import jax
+from jaxtyping import Int, UInt8  # not from _typing: worker processes must not import jax
 from numpy.lib.stride_tricks import sliding_window_view
 
 from shoal.errors import InputError, nearest
@@ -494,7 +494,7 @@ def _digest(data: Pathfinder, length: int, seed: int) -> UInt8[np.ndarray, " 32"
 
 
 def _load(path: Path, length: int, seed: int) -> Pathfinder | None:
-    """The images in a file of ours, or None, with a warning if there is a file."""
+    """The images of a kept file, or None, with a warning if there is a file."""
     try:
         if not path.exists():
             return None
@@ -509,21 +509,6 @@ def _load(path: Path, length: int, seed: int) -> Pathfinder | None:
     text = f"{str(path)!r} cannot be used ({reason}); the images are generated again."
     warnings.warn(text, CacheWarning, stacklevel=3)
     return None
-
-
-def sample_sheet(data: Pathfinder, rows: int, columns: int) -> Float[np.ndarray, "height width"]:
-    """One picture, values in [0, 1]: the first positives in the left half, negatives in the right.
-
-    Tiles are separated by a grey line, the halves by a white one.
-    """
-
-    def half(label: int) -> np.ndarray:
-        chosen = data.images[data.labels == label][: rows * columns // 2] / 255
-        tiles = np.pad(chosen, ((0, 0), (0, 1), (0, 1)), constant_values=0.5)
-        grid = tiles.reshape(rows, columns // 2, SIZE + 1, SIZE + 1)
-        return grid.transpose(0, 2, 1, 3).reshape(rows * (SIZE + 1), -1)[:-1, :-1]
-
-    return np.hstack([half(1), np.ones((rows * (SIZE + 1) - 1, 3)), half(0)])
 
 
 if __name__ == "__main__":  # a worker: contour length, seed, first and last image

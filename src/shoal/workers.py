@@ -103,7 +103,7 @@ class Worker:
 
 
 def spread(tasks: Iterable[Task], *, most: int) -> Iterator[Answer]:
-    """Perform tasks in at most so many processes, yielding answers as they come.
+    """Perform tasks in at most ``most`` processes, yielding answers as they come.
 
     A task is taken from the iterator only when a process is free for it.
     """
@@ -126,8 +126,7 @@ def spread(tasks: Iterable[Task], *, most: int) -> Iterator[Answer]:
             thread.start()
         serving = len(workers)
         while serving:
-            with contextlib.suppress(queue.Empty):
-                # without a timeout Ctrl-C would not get through
+            with contextlib.suppress(queue.Empty):  # the timeout lets Ctrl-C through
                 if (answer := answers.get(timeout=0.2)) is None:
                     serving -= 1
                 else:

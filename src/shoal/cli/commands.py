@@ -110,24 +110,14 @@ def _setup(paper: Paper, start: Start, theorem: Theorem | None = None) -> Setup:
     )  # fmt: skip
 
 
-def _execute(
-    setup: Setup, probes: Any, theorems: Iterable[Theorem], step: str | None = None
-) -> tuple[Run, list[Certificates]]:
-    """Train with progress, and compare the run with theorems."""
+def _execute(setup: Setup, probes: Any, step: str | None = None) -> Run:
+    """Train with progress."""
     with console.progress(f"{setup.name}: training") as tell:
         run = sh.train(setup, step_size=step, probes=probes, progress=tell)
-    found = []
-    for theorem in theorems:
-        try:
-            found.append(sh.certify(run, theorem))
-        except InputError as error:
-            if step is not None:  # this theorem was asked for
-                raise
-            console.note(f"not checked: {error}")  # a run must not be lost to a theorem's mistake
     if (ended := run.final_states()) is not None:
         run.notes["ended"] = ended
     run.notes["command"] = command_line()
-    return run, found
+    return run
 
 
 def _save(run: Run, found: list[Certificates], start: Start, out: Path | None) -> None:
@@ -158,8 +148,12 @@ def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
         for t in paper.all_theorems()
         if t.covers_method(setup.setting.method) and t.covers(setup.setting)
     }
-    theorems = [t for t, needs in lacking.items() if not needs]
-    run, found = _execute(setup, probes or (), theorems)
+    run, found = _execute(setup, probes or ()), []
+    for theorem in (t for t, needs in lacking.items() if not needs):
+        try:
+            found.append(sh.certify(run, theorem))
+        except InputError as error:  # a theorem's mistake must not lose the run
+            console.note(f"not checked: {error}")
     _save(run, found, start, out)
     summary = {
         "paper": run.setup.name,
@@ -191,7 +185,7 @@ def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json
         setup = _setup(paper, start, theorem)
         require_covered(setup, theorem)
         probes = chosen_probes(setup, PROBES.get(start.probes, start.probes), theorem.probes)
-        made, (found,) = _execute(setup, probes, (theorem,), theorem.key)
+        made = _execute(setup, probes, theorem.key)
     else:
         if start != Start():
             msg = "--run certifies a finished run: leave out --set, --data, --params, --seeds, ..."
@@ -200,7 +194,7 @@ def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json
         if made.setup.name != paper.key:
             raise InputError(f"{str(run)!r} is a run of {made.setup.name}, not of {paper.key}.")
         made.notes["step_size_source"] = f"the run in {run}"
-        found = sh.certify(made, theorem)
+    found = sh.certify(made, theorem)
     _save(made, [found], start, out)
     more = {"setting": _setting_json(made), "precision": made.setup.precision}
     answer(found.to_json() | more | made.notes, console.certificates_parts(found), json=json)

@@ -338,7 +338,7 @@ def study_measure(study: Study, statistic: Callable[[Any], Any]) -> Callable[[Pl
         sized = study.changed(seeds=plan.seeds, control=dict(plan.control))
         values = np.stack([np.asarray(statistic(run), float) for run in sized.runs()], axis=1)
         grid = next(iter(study.grid.values()), ())
-        if len(study.grid) == 1 and all(isinstance(v, int | float) for v in grid):
+        if len(study.grid) == 1 and all(type(v) in (int, float) for v in grid):
             return {"x": np.asarray(grid, float), "y": values}
         if values.shape[1] == 2:
             return comparison(values[:, 0], values[:, 1])

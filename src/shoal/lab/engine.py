@@ -81,8 +81,7 @@ def _per_start(setup: Setup, extra: tuple, own: tuple, *, function: Callable) ->
 def per_start(setup: Setup, function: Callable, *extra: Any, own: tuple = ()) -> Any:
     """``function(start, *extra, *own)`` for every run in float64, one after the other.
 
-    What is ``own`` has an entry per run. The function should be defined once, not made anew: a
-    program is compiled for each.
+    What is ``own`` has an entry per run. Define the function once: a new one compiles again.
     """
     return numpy_tree(_per_start(setup.astype("float64"), extra, own, function=function))
 

@@ -5,7 +5,7 @@ Symbols: $m$ is ``num_heads``, $T$ ``num_tokens``, $n$ ``num_samples``, $\rho$ `
 $L=\tfrac1n\sum_j(f_j-y_j)^2$, without $\tfrac12$.
 
 Certified here: theorems A and B (mean loss of projected gradient descent), both after the paper's
-main theorem with constants of ours, theorem C (a lower bound by duality, ours), and the prediction
+main theorem with our constants, theorem C (a lower bound by duality, ours), and the prediction
 of the initial tangent kernel. We know the main text of the paper's first version; its appendices
 were not available to us. Its own constants, where its text gives them, stand beside ours in
 ``docs/theory/arda2026.md``.

@@ -190,11 +190,26 @@ def text(full: bool) -> tuple:
     )
 
 
+def sample_sheet(data: pathfinder.Pathfinder, rows: int, columns: int) -> np.ndarray:
+    """One picture, values in [0, 1]: the first positives in the left half, negatives in the right.
+
+    Tiles are separated by a grey line, the halves by a white one.
+    """
+
+    def half(label: int) -> np.ndarray:
+        chosen = data.images[data.labels == label][: rows * columns // 2] / 255
+        tiles = np.pad(chosen, ((0, 0), (0, 1), (0, 1)), constant_values=0.5)
+        grid = tiles.reshape(rows, columns // 2, pathfinder.SIZE + 1, pathfinder.SIZE + 1)
+        return grid.transpose(0, 2, 1, 3).reshape(rows * (pathfinder.SIZE + 1), -1)[:-1, :-1]
+
+    return np.hstack([half(1), np.ones((rows * (pathfinder.SIZE + 1) - 1, 3)), half(0)])
+
+
 @PAPER.figure("pathfinder", "Pathfinder", source=SUMMARY)
 def pictures(full: bool) -> tuple:
     """Pathfinder: a sample sheet, and held-out curves."""
     made = pathfinder.dataset(64, "easy", 0, cache_folder() / "pathfinder")
-    sheet = 1 - np.asarray(pathfinder.sample_sheet(made, 4, 8))
+    sheet = 1 - np.asarray(sample_sheet(made, 4, 8))
     image = Image("left: one contour, right: two", sheet)
     plan = PAPER.sizes("pathfinder_equal_step", full)
     return (

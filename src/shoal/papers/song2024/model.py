@@ -221,7 +221,7 @@ class Song(Setting):
         return classifier.class_scores(params, x, self.design)
 
     def network(self) -> Model:
-        """The model; the classifier sees so many sequences at a time as fit into memory."""
+        """The model; the classifier takes as many sequences per batch as fit into memory."""
         if self.model == "layer":
             return super().network()
         most = max(1, int(2**24 / self._floats_per_sequence()))
