@@ -20,7 +20,8 @@ _PLACES = {
     "landscapes": "landscape",
     "lab.run": "train Run load",
     "lab.theorem": "certify Theorem",
-    "lab.setup": "Setup per_sample",
+    "lab.setup": "Setup",
+    "lab.own": "per_sample",
     "lab.study": "Study decades",
     "lab.setting": "Setting Static Traced Data",
     "lab.paper": "Paper",
@@ -79,10 +80,11 @@ if TYPE_CHECKING:
         log10_ratio,
         slope,
     )
+    from shoal.lab.own import per_sample
     from shoal.lab.paper import Paper
     from shoal.lab.run import Run, load, train
     from shoal.lab.setting import Data, Setting, Static, Traced
-    from shoal.lab.setup import Setup, per_sample
+    from shoal.lab.setup import Setup
     from shoal.lab.study import Study, decades
     from shoal.lab.theorem import Theorem, certify
     from shoal.landscapes import landscape

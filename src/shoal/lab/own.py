@@ -1,0 +1,296 @@
+"""Setups from a user's own model: any JAX function of weights and a batch, or a foreign module.
+
+What a person brings is checked before anything is compiled: each mistake gets one sentence.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal import trees
+from shoal.errors import InputError
+from shoal.lab.setting import Setting, Static
+from shoal.lab.setup import WEIGHTS, Setup, key_of, require_precision, trained_blocks
+from shoal.losses import loss_of
+from shoal.models import Model
+from shoal.problems import Samples
+from shoal.runtime import in_float64
+
+
+class Own(Setting):
+    """The setting of a user's own model: a function of parameters and a whole batch."""
+
+    function: Static[Any] = None  # f(params, x) on the whole batch.
+    loss_function: Static[Any] = None  # The loss of outputs and targets.
+    shapes: Static[Any] = None  # Tree structure and shapes of the parameters.
+    label: Static[str] = "own"  # Name of the model.
+    restore: Static[Any] = None  # Trained weights in the form of the module they came from.
+
+    @property
+    def loss(self) -> Any:  # type: ignore[override]
+        """The loss that was given."""
+        return self.loss_function
+
+    def params(self) -> Any:
+        """Shapes of the parameters that were given."""
+        return jax.tree.unflatten(*self.shapes)
+
+    def apply(self, params: Any, x: Any) -> Any:
+        """Output for one sample."""
+        return self.function(params, jax.tree.map(lambda a: a[None], x))[0]
+
+    def network(self) -> Model:
+        """The model, whose outputs come for the whole batch."""
+        return Model(self.spec(), self.apply, outputs=self.function)
+
+
+@in_float64
+def own_setup(
+    function: Callable[[Any, Any], Any],
+    params: Any,
+    x: Any,
+    y: Any,
+    *,
+    loss: Any = "squares",
+    seeds: Any = None,
+    train: str = "all",
+    precision: str = "float64",
+    label: str = "",
+    restore: Callable[[Any], Any] | None = None,
+) -> Setup:
+    """A setup from ``f(params, x)`` on the whole batch.
+
+    ``params`` are weights (any tree of floating-point arrays), a file of them (``.npz``,
+    ``.safetensors``), or ``init(key)`` that draws them for every seed. ``x`` and ``y`` are arrays
+    with a leading axis of samples; ``x`` may be a tuple or a dict of such arrays.
+    """
+    label = label or getattr(function, "__name__", type(function).__name__)
+    params0, seeds, drawn = _weights(params, seeds)
+    x, y = _batch(x, "x"), _batch(y, "y")
+    if not isinstance(y, np.ndarray):
+        raise InputError(f"y is a {type(y).__name__}; expected one array of targets.")
+    lengths = {len(leaf) for leaf in jax.tree.leaves((x, y))}
+    if len(lengths) != 1:
+        msg = f"x and y have leading axes of length {sorted(lengths)}; expected one of samples."
+        raise InputError(msg)
+    leaves, structure = jax.tree.flatten(params0)
+    setting = Own(
+        num_samples=lengths.pop(), train=train, function=function, loss_function=loss_of(loss),
+        shapes=(structure, tuple(leaf.shape[1:] for leaf in leaves)), label=label, restore=restore,
+    )  # fmt: skip
+    require_precision(precision, setting)
+    trained_blocks(setting, params0)
+    outputs = _tried(function, jax.tree.map(lambda W: W[0], params0), x, label)
+    y = _targets(setting, outputs, y, named=isinstance(loss, str))
+    made = Setup(setting, Samples(x, y), params0, seeds, from_init=drawn)
+    return made.astype(precision)
+
+
+# ---------------------------------------------------------------------------------------- weights
+
+
+def _weights(params: Any, seeds: Iterable[int] | None) -> tuple[Any, tuple[int, ...], bool]:
+    """Weights with a leading axis of seeds, the seeds, and whether they were drawn."""
+    if isinstance(params, str | Path):
+        from shoal.files import read_weights
+
+        params = read_weights(params)
+    if callable(params):
+        chosen = (0,) if seeds is None else tuple(seeds)
+        if not chosen:
+            raise InputError("seeds is empty; expected at least one, such as seeds=range(4).")
+        found = [_drawn(params, seed) for seed in chosen]
+        checked = [_checked_weights(one, "init(key) returns") for one in found]
+        if len({jax.tree.structure(one) for one in checked}) > 1:
+            raise InputError("init(key) returns trees of different shape for different keys.")
+        return jax.tree.map(lambda *Ws: np.stack(Ws), *checked), chosen, True
+    if seeds is not None and len(seeds := tuple(seeds)) != 1:
+        raise InputError(
+            f"the weights are given, so there is one run, and {len(seeds)} seeds were asked for; "
+            "leave seeds out, or give init(key) instead of weights."
+        )
+    one = _checked_weights(params, "the weights have")
+    return jax.tree.map(lambda W: W[None], one), tuple(seeds or (0,)), False
+
+
+def _drawn(init: Callable, seed: int) -> Any:
+    try:
+        return init(key_of(seed, WEIGHTS))
+    except InputError:
+        raise
+    except Exception as error:
+        raise _said("init(key)", error) from error
+
+
+def _checked_weights(params: Any, what: str) -> Any:
+    blocks = trees.blocks(params)
+    if not blocks:
+        raise InputError(f"{what} no arrays; expected a tree of them, such as a dict.")
+
+    def one(path: str, W: Any) -> np.ndarray:
+        try:
+            array = np.asarray(W)
+        except Exception as error:
+            raise InputError(f"{what} a block {path!r} that is no array ({error}).") from None
+        if array.dtype.kind in "iub" and not isinstance(W, int):
+            raise InputError(
+                f"{what} a block {path!r} of {array.dtype}; weights are floating-point numbers. "
+                "What is not trained belongs into the function, not into the weights."
+            )
+        if array.dtype.kind not in "fiu" and array.dtype.name not in ("bfloat16",):
+            kind = type(W).__name__ if array.dtype == object else str(array.dtype)
+            raise InputError(f"{what} a block {path!r} of {kind}; expected real numbers.")
+        array = array.astype(np.float64)
+        if array.size == 0:
+            raise InputError(f"{what} an empty block {path!r} of shape {array.shape}.")
+        if not np.isfinite(array).all():
+            raise InputError(f"{what} a block {path!r} that holds NaN or infinity.")
+        return array
+
+    if len({id(path) for path in blocks}) < len(jax.tree.leaves(params)):
+        raise InputError(f"{what} two blocks of the same name; rename one of them.")
+    return trees.with_blocks(params, {path: one(path, W) for path, W in blocks.items()})
+
+
+# ------------------------------------------------------------------------------------------- data
+
+
+def _batch(values: Any, name: str) -> Any:
+    """Arrays of numbers with a leading axis of samples."""
+    leaves = jax.tree.leaves(values, is_leaf=lambda v: v is None)
+    if not leaves or any(v is None for v in leaves):
+        raise InputError(f"{name} holds no arrays.")
+
+    def one(leaf: Any) -> np.ndarray:
+        try:
+            array = np.asarray(leaf.detach().cpu() if hasattr(leaf, "detach") else leaf)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{name} is not an array of numbers ({error}).") from None
+        if array.dtype.kind not in "fiub":
+            raise InputError(f"{name} holds {array.dtype}; expected real numbers or whole numbers.")
+        if array.ndim == 0 or array.shape[0] == 0:
+            raise InputError(
+                f"{name} has shape {array.shape}; expected a leading axis of at least one sample."
+            )
+        if array.dtype.kind == "f":
+            array = array.astype(np.float64)
+            if not np.isfinite(array).all():
+                raise InputError(f"{name} holds NaN or infinity.")
+        return array.astype(np.int64) if array.dtype.kind in "iu" else array
+
+    if isinstance(values, list):  # nested lists of numbers are an array
+        return one(values)
+    if isinstance(values, tuple):
+        return tuple(one(v) for v in values)
+    return {k: one(v) for k, v in values.items()} if isinstance(values, dict) else one(values)
+
+
+def _targets(setting: Own, outputs: Any, y: np.ndarray, *, named: bool) -> np.ndarray:
+    """Targets that fit the outputs, or what is wrong with them."""
+    loss, name = setting.loss, getattr(setting.loss, "__name__", "the loss")
+    if named:
+        classes = name == "cross_entropy"
+        wanted = outputs.shape[:1] if classes else outputs.shape
+        if classes and len(outputs.shape) != 2:
+            raise InputError(
+                f"cross_entropy expects outputs of shape (samples, classes); they are "
+                f"{outputs.shape}."
+            )
+        if y.shape != wanted:
+            raise InputError(
+                f"the outputs have shape {outputs.shape} and y has {y.shape}; {name} expects y of "
+                f"shape {wanted}."
+            )
+        if classes:
+            if not np.all((y == np.round(y)) & (y >= 0) & (y < outputs.shape[1])):
+                high = outputs.shape[1] - 1
+                raise InputError(f"cross_entropy expects classes 0 to {high}; y has others.")
+        elif name == "logistic" and not np.all(np.abs(y) == 1):
+            raise InputError("logistic expects labels -1 and 1; y has others.")
+        y = y if classes else y.astype(np.float64)
+    try:
+        risk = jax.eval_shape(loss, outputs, jax.ShapeDtypeStruct(y.shape, y.dtype))
+    except Exception as error:
+        raise _said(f"{name}(outputs, y)", error) from error
+    if not hasattr(risk, "shape") or risk.shape != () or risk.dtype.kind != "f":
+        what = f"shape {risk.shape} of {risk.dtype}" if hasattr(risk, "shape") else str(type(risk))
+        raise InputError(f"{name}(outputs, y) returns {what}; expected one floating-point number.")
+    return y
+
+
+# ------------------------------------------------------------------------------------ the function
+
+
+def _tried(function: Callable, params: Any, x: Any, label: str) -> Any:
+    """Shape and type of the outputs; refuses a function that cannot be used, with its reason."""
+
+    def once(*given: Any) -> Any:
+        before = jax.tree.structure(given)
+        outputs = function(*given)
+        if jax.tree.structure(given) != before:
+            raise InputError(f"{label} changes its arguments; it should leave them as they are.")
+        return outputs
+
+    seen = []
+    for _ in range(2):
+        try:  # a new function each time: JAX remembers what it has traced
+            closed, outputs = jax.make_jaxpr(lambda *a: once(*a), return_shape=True)(params, x)
+        except InputError:
+            raise
+        except Exception as error:
+            raise _said(f"{label}(params, x)", error) from error
+        seen.append((str(closed.jaxpr), [np.asarray(c).tobytes() for c in closed.consts]))
+    if seen[0] != seen[1]:
+        raise InputError(
+            f"{label} is another function each time it is called (randomness or a counter inside?)."
+        )
+    count = len(jax.tree.leaves(x)[0])
+    if not hasattr(outputs, "shape"):
+        raise InputError(
+            f"{label}(params, x) returns a {type(outputs).__name__}; expected one array of outputs."
+        )
+    if outputs.shape[:1] != (count,):
+        raise InputError(
+            f"{label}(params, x) returns shape {outputs.shape}; expected a leading axis of {count} "
+            "samples. sh.per_sample(f) lifts a function of one sample."
+        )
+    if outputs.dtype.kind != "f":
+        raise InputError(f"{label}(params, x) returns {outputs.dtype}; expected real numbers.")
+    first = jax.jit(function)(params, x)
+    if not bool(jnp.isfinite(first).all()):
+        raise InputError(f"{label}(params, x) is NaN or infinite at the given weights.")
+    return outputs
+
+
+def _said(what: str, error: Exception) -> InputError:
+    """The user's mistake in one sentence, with the line of the user's file."""
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not any(part in code.co_filename for part in ("/jax/", "/shoal/", "/numpy/", "<frozen")):
+            place = f" in {Path(code.co_filename).name}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    kind = type(error).__name__
+    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:160]
+    if "Tracer" in kind or kind == "ConcretizationTypeError":
+        reason = (
+            "it needs the values of its arguments; use jax.numpy instead of numpy, and jnp.where "
+            "instead of if"
+        )
+    return InputError(f"{what} fails{place}: {kind}: {reason}.")
+
+
+def per_sample(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Lift a function of one sample to the whole batch.
+
+    >>> per_sample(lambda w, x: w @ x)(jnp.ones(2), jnp.ones((3, 2))).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    batched = jax.vmap(function, in_axes=(None, 0))
+    batched.__name__ = getattr(function, "__name__", "model")
+    return batched

@@ -1,0 +1,241 @@
+"""Own models: a function, or a module of Flax, Equinox or PyTorch; and what is refused."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import five_models
+import shoal as sh
+
+
+def made(name):
+    make, needs = five_models.MODELS[name]
+    if needs:
+        pytest.importorskip(needs, reason=f"{needs} is not installed")
+    return sh.setup(*make(), *five_models.data())
+
+
+@pytest.mark.parametrize("name", five_models.MODELS)
+def test_one_model_in_five_forms_has_one_trajectory(name):
+    run = sh.train(made(name), steps=200, step_size=0.1, probes=[])
+    expected = sh.train(made("jax"), steps=200, step_size=0.1, probes=[])
+    np.testing.assert_allclose(run.risk, expected.risk, rtol=1e-10)
+    assert expected.risk[0, -1] < 0.1 * expected.risk[0, 0]
+
+
+def test_weights_of_a_flax_module_come_back_into_it():
+    pytest.importorskip("flax", reason="flax is not installed")
+    x, _ = five_models.data()
+    run = sh.train(made("nnx"), steps=3, step_size=0.1, probes=[])
+    module = run.state_dict()
+    plain, _ = five_models.plain()
+    expected = sh.train(made("jax"), steps=3, step_size=0.1, probes=[]).state_dict()
+    np.testing.assert_allclose(module(x), plain(expected, x), rtol=1e-10)
+
+
+def test_weights_of_an_equinox_module_come_back_into_it():
+    pytest.importorskip("equinox", reason="equinox is not installed")
+    x, _ = five_models.data()
+    module = sh.train(made("equinox"), steps=3, step_size=0.1, probes=[]).state_dict()
+    plain, _ = five_models.plain()
+    expected = sh.train(made("jax"), steps=3, step_size=0.1, probes=[]).state_dict()
+    np.testing.assert_allclose(jax.vmap(module)(x), plain(expected, x), rtol=1e-10)
+
+
+def test_any_optax_transformation_trains_an_own_model():
+    run = sh.train(made("jax"), steps=50, method=optax.adamw(1e-2), probes=["gradient_norm"])
+    assert run.risk[0, -1] < run.risk[0, 0]
+    assert "gradient_norm_q" in run.probes
+
+
+def test_seeds_draw_weights_by_init():
+    model, _ = five_models.plain()
+
+    def init(key):
+        keys = dict(zip("qkvo", jax.random.split(key, 4), strict=True))
+        return {k: jax.random.normal(keys[k], W.shape) for k, W in five_models.weights().items()}
+
+    setup = sh.setup(model, init, *five_models.data(), seeds=[3, 7])
+    run = sh.train(setup, steps=2, step_size=1e-3, probes=[])
+    alone = sh.train(sh.setup(model, init, *five_models.data(), seeds=[7]), steps=2, step_size=1e-3)
+    assert run.seeds == (3, 7)
+    np.testing.assert_allclose(run.risk[1], alone.risk[0], rtol=1e-12)
+
+
+def test_inputs_may_be_several_arrays_and_whole_numbers():
+    def model(params, x):
+        return params["table"][x["ids"]].mean(1) @ params["w"] + x["extra"]
+
+    params = {"table": np.ones((7, 3)), "w": np.ones(3)}
+    ids = np.arange(12).reshape(4, 3) % 7
+    setup = sh.setup(model, params, {"ids": ids, "extra": np.zeros(4)}, np.zeros(4))
+    assert sh.train(setup, steps=1, step_size=1e-3).risk[0, 0] == pytest.approx(0.5 * 4 * 9)
+
+
+# -------------------------------------------------------------------------------- weights in files
+
+
+def test_weights_come_from_npz_and_safetensors(tmp_path):
+    from safetensors.numpy import save_file
+
+    model, weights = five_models.plain()
+    np.savez(tmp_path / "w.npz", **weights)
+    save_file(weights, tmp_path / "w.safetensors")
+    expected = sh.setup(model, weights, *five_models.data()).params0
+    for name in ("w.npz", "w.safetensors"):
+        found = sh.setup(model, tmp_path / name, *five_models.data()).params0
+        assert all(np.array_equal(found[k], expected[k]) for k in expected)
+
+
+def test_a_pickle_is_not_opened(tmp_path):
+    import pickle
+
+    class Hostile:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "opened"), "w"))
+
+    (tmp_path / "w.pt").write_bytes(pickle.dumps(Hostile()))
+    with pytest.raises(sh.InputError, match=r"holds a pickle, which can run any code"):
+        sh.setup(five_models.plain()[0], tmp_path / "w.pt", *five_models.data())
+    assert not (tmp_path / "opened").exists()
+
+
+# ------------------------------------------------------------------------------------- bad input
+
+MODEL, GOOD = five_models.plain()
+X, Y = five_models.data()
+COUNT = {"calls": 0}
+
+
+def counting(params, x):
+    COUNT["calls"] += 1
+    return x[:, 0] @ params["v"][:, 0] + COUNT["calls"]
+
+
+def spoiling(params, x):
+    params["more"] = 1.0
+    return x[:, 0, 0]
+
+
+def changed(**blocks):
+    return GOOD | blocks
+
+
+class NoArray:
+    pass
+
+
+def raises(params, x):
+    raise RuntimeError("the user's own words")
+
+
+BAD = {
+    "f is no function": (3, GOOD, X, Y, {}, "cannot make a setup from int"),
+    "too few values": ((MODEL, GOOD, X), "expected sh.setup"),
+    "too many values": ((MODEL, GOOD, X, Y, Y), "expected sh.setup"),
+    "no weights": (MODEL, {}, X, Y, {}, "no arrays"),
+    "empty list of weights": (MODEL, [], X, Y, {}, "no arrays"),
+    "weights None": (MODEL, None, X, Y, {}, "no arrays"),
+    "whole-number weights": (MODEL, changed(q=np.ones((6, 3), int)), X, Y, {}, "'q' of int64"),
+    "yes-or-no weights": (MODEL, changed(q=np.ones((6, 3), bool)), X, Y, {}, "'q' of bool"),
+    "complex weights": (MODEL, changed(q=np.ones((6, 3), complex)), X, Y, {}, "of complex128"),
+    "words as weights": (MODEL, changed(q="seven"), X, Y, {}, "expected real numbers"),
+    "objects as weights": (MODEL, changed(q=NoArray()), X, Y, {}, "of NoArray"),
+    "NaN in weights": (MODEL, changed(q=np.full((6, 3), np.nan)), X, Y, {}, "holds NaN"),
+    "infinite weights": (MODEL, changed(o=np.full((6, 1), np.inf)), X, Y, {}, "holds NaN or inf"),
+    "empty block": (MODEL, changed(q=np.ones((0, 3))), X, Y, {}, "empty block 'q'"),
+    "block missing": (MODEL, {"q": GOOD["q"]}, X, Y, {}, "KeyError"),
+    "block of another shape": (MODEL, changed(q=np.ones((5, 3))), X, Y, {}, "fails"),
+    "no file of weights": (MODEL, "nowhere.npz", X, Y, {}, "there is no file"),
+    "x None": (MODEL, GOOD, None, Y, {}, "x holds no arrays"),
+    "x empty": (MODEL, GOOD, {}, Y, {}, "x holds no arrays"),
+    "x of words": (MODEL, GOOD, np.array(["a"] * 5), Y, {}, "x holds <U1"),
+    "x of objects": (MODEL, GOOD, np.array([None] * 5), Y, {}, "x holds object"),
+    "x ragged": (MODEL, GOOD, [[1.0], [1.0, 2.0]], Y, {}, "x is not an array"),
+    "x complex": (MODEL, GOOD, X * 1j, Y, {}, "x holds complex128"),
+    "x a number": (MODEL, GOOD, 3.0, Y, {}, "leading axis of at least one sample"),
+    "x without samples": (MODEL, GOOD, X[:0], Y[:0], {}, "leading axis of at least one sample"),
+    "NaN in x": (MODEL, GOOD, X * np.nan, Y, {}, "x holds NaN"),
+    "NaN in y": (MODEL, GOOD, X, Y * np.nan, {}, "y holds NaN"),
+    "infinite y": (MODEL, GOOD, X, Y * np.inf, {}, "y holds NaN or infinity"),
+    "y None": (MODEL, GOOD, X, None, {}, "y holds no arrays"),
+    "y a tuple": (MODEL, GOOD, X, (Y, Y), {}, "y is a tuple"),
+    "y of words": (MODEL, GOOD, X, np.array(["a"] * 5), {}, "y holds <U1"),
+    "y too short": (MODEL, GOOD, X, Y[:3], {}, "leading axes of length"),
+    "y a column": (MODEL, GOOD, X, Y[:, None], {}, "expects y of shape"),
+    "parts of x differ": (MODEL, GOOD, (X, X[:2]), Y, {}, "leading axes of length"),
+    "x of other width": (MODEL, GOOD, X[..., :4], Y, {}, "fails"),
+    "outputs a tuple": (lambda p, x: (x, x), GOOD, X, Y, {}, "returns a tuple"),
+    "outputs a dict": (lambda p, x: {"a": x}, GOOD, X, Y, {}, "returns a dict"),
+    "outputs None": (lambda p, x: None, GOOD, X, Y, {}, "returns a NoneType"),
+    "outputs a word": (lambda p, x: "no", GOOD, X, Y, {}, "fails"),
+    "outputs whole numbers": (lambda p, x: jnp.ones(5, int), GOOD, X, Y, {}, "returns int"),
+    "outputs one number": (lambda p, x: jnp.sum(x), GOOD, X, Y, {}, "leading axis of 5 samples"),
+    "outputs for one sample": (lambda p, x: x[0, :, 0], GOOD, X, Y, {}, "per_sample"),
+    "outputs NaN": (lambda p, x: jnp.log(-x[:, 0, 0] ** 2), GOOD, X, Y, {}, "is NaN or infinite"),
+    "numpy inside": (lambda p, x: np.tanh(np.asarray(x))[:, 0, 0], GOOD, X, Y, {}, "jax.numpy"),
+    "if inside": (lambda p, x: x[:, 0, 0] if x.sum() > 0 else -x[:, 0, 0], GOOD, X, Y, {}, "jnp.w"),
+    "an exception inside": (raises, GOOD, X, Y, {}, "the user's own words"),
+    "its line is named": (raises, GOOD, X, Y, {}, "in test_own_models.py, line"),
+    "randomness inside": (
+        lambda p, x: x[:, 0, 0] + np.random.rand(5), GOOD, X, Y, {}, "another function each time"  # noqa: NPY002
+    ),
+    "a counter inside": (counting, GOOD, X, Y, {}, "another function each time"),
+    "changes its arguments": (spoiling, GOOD, X, Y, {}, "changes its arguments"),
+    "too few arguments": (lambda p: p, GOOD, X, Y, {}, "positional argument"),
+    "loss unknown": (MODEL, GOOD, X, Y, {"loss": "square"}, "no loss is called 'square'"),
+    "loss of another kind": (MODEL, GOOD, X, Y, {"loss": 3}, "no loss is called 3"),
+    "loss of many numbers": (MODEL, GOOD, X, Y, {"loss": lambda f, y: f - y}, "expected one"),
+    "loss of whole numbers": (MODEL, GOOD, X, Y, {"loss": lambda f, y: 1}, "expected one"),
+    "loss that fails": (MODEL, GOOD, X, Y, {"loss": lambda f, y: f @ jnp.ones(3)}, "fails"),
+    "classes for one output": (MODEL, GOOD, X, Y, {"loss": "cross_entropy"}, "(samples, classes)"),
+    "classes out of range": (
+        lambda p, x: x[:, 0], GOOD, X, np.full(5, 6), {"loss": "cross_entropy"}, "classes 0 to 5"
+    ),
+    "classes between": (
+        lambda p, x: x[:, 0], GOOD, X, np.full(5, 0.5), {"loss": "cross_entropy"}, "classes 0 to 5"
+    ),
+    "labels not signs": (MODEL, GOOD, X, Y, {"loss": "logistic"}, "labels -1 and 1"),
+    "train unknown": (MODEL, GOOD, X, Y, {"train": "w*"}, "no parameter is called 'w*'"),
+    "seeds with weights": (MODEL, GOOD, X, Y, {"seeds": range(3)}, "so there is one run"),
+    "seeds a number": (MODEL, GOOD, X, Y, {"seeds": 3}, "expected several"),
+    "no seeds": (MODEL, lambda key: GOOD, X, Y, {"seeds": []}, "seeds is empty"),
+    "init fails": (MODEL, lambda key: 1 / 0, X, Y, {}, "init(key) fails"),
+    "init returns nothing": (MODEL, lambda key: {}, X, Y, {}, "no arrays"),
+    "precision unknown": (MODEL, GOOD, X, Y, {"precision": "half"}, "expected float64 or float32"),
+    "option misspelt": (MODEL, GOOD, X, Y, {"los": "squares"}, "'loss'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gets_a_sentence(name):
+    *values, complaint = BAD[name]
+    options = values.pop() if len(values) == 5 else {}
+    values = values[0] if len(values) == 1 else values
+    with pytest.raises(sh.InputError) as told:
+        sh.setup(*values, **options)
+    assert complaint in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+BAD_TRAINING = {
+    "negative steps": ({"steps": -1}, "steps"),
+    "steps between": ({"steps": 1.5}, "steps"),
+    "every zero": ({"every": 0}, "every"),
+    "step NaN": ({"step_size": np.nan}, "step_size"),
+    "step zero": ({"step_size": 0.0}, "step_size"),
+    "step a list of another length": ({"step_size": [0.1, 0.2]}, "step_size"),
+    "method unknown": ({"method": "sdg"}, "no method is called 'sdg'"),
+    "probe unknown": ({"probes": ["sharpnes"]}, "no probe 'sharpnes'"),
+    "theorem unknown": ({"step_size": "theorem_a"}, "no theorem 'theorem_a'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TRAINING)
+def test_bad_training_gets_a_sentence(name):
+    options, complaint = BAD_TRAINING[name]
+    setup = sh.setup(MODEL, GOOD, X, Y)
+    with pytest.raises(sh.InputError, match=complaint):
+        sh.train(setup, **({"steps": 2} | options))
