@@ -76,7 +76,7 @@ def _filled_like(x: Any, value: Any, dtype: Any = None, **_: Any) -> Any:
 
 def _arange(*bounds: Any, dtype: Any = None, **_: Any) -> Any:
     whole = all(isinstance(b, int) for b in bounds)
-    return jnp.arange(*bounds, dtype=_dtype(dtype, jnp.int64 if whole else jnp.float64))
+    return jnp.arange(*bounds).astype(_dtype(dtype, jnp.int64 if whole else jnp.float64))
 
 
 def _convert(x: Any, dtype: Any = None, **_: Any) -> Any:
@@ -151,7 +151,7 @@ def _reduce(operation: Callable) -> Callable:
     return reduced
 
 
-def _variance(x: Any, axes: Any = None, *, correction: float = 1, keepdim: bool = False) -> Any:
+def _variance(x: Any, axes: Any = None, *, correction: Any = 1, keepdim: bool = False) -> Any:
     return jnp.var(x, axis=_axes(axes, x.ndim), ddof=correction, keepdims=keepdim)
 
 

@@ -26,7 +26,8 @@ def from_nnx(module: Any) -> Foreign:
     from flax import nnx
 
     module.eval()
-    graph, weights, rest = nnx.split(module, nnx.Param, ...)
+    parts: Any = nnx.split(module, nnx.Param, ...)
+    graph, weights, rest = parts
     params = nnx.to_pure_dict(weights)
 
     def function(params: Any, x: Any) -> Any:

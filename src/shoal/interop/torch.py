@@ -36,7 +36,7 @@ def from_torch(module: Any, x: Any) -> Foreign:
     arguments = _as_torch(x)
     _call(own, arguments)
     exported = _export(own, arguments)
-    function = _translated(exported, type(module).__name__)
+    function = _translated(exported, own)
     params = {name: _to_numpy(W) for name, W in own.named_parameters()}
     if not params:
         raise InputError(
@@ -137,10 +137,13 @@ def _source_of(node: Any) -> str:
     return f" ({place[1]}, line {place[2]}: {code})" if place else ""
 
 
-def _translated(exported: Any, label: str) -> Callable[[Any, Any], Any]:
+def _translated(exported: Any, module: Any) -> Callable[[Any, Any], Any]:
     """The graph as a function of weights by name and a batch."""
+    label = type(module).__name__
     signature, graph = exported.graph_signature, exported.graph_module.graph
-    weights = dict(signature.inputs_to_parameters)
+    first = {id(W): name for name, W in module.named_parameters()}  # tied weights have one name
+    own = {name: first[id(W)] for name, W in module.named_parameters(remove_duplicate=False)}
+    weights = {node: own[name] for node, name in signature.inputs_to_parameters.items()}
     stored = exported.state_dict | exported.constants
     fixed_names = dict(signature.inputs_to_buffers) | dict(
         signature.inputs_to_lifted_tensor_constants
@@ -160,6 +163,7 @@ def _translated(exported: Any, label: str) -> Callable[[Any, Any], Any]:
             last_use[used.name] = node.name
     kept = {node.name for node in output.all_input_nodes}
 
+    @jax.numpy_rank_promotion("allow")  # PyTorch broadcasts by rank, whatever the user's JAX does
     def function(params: Any, x: Any) -> Any:
         given = list(x.values()) if isinstance(x, dict) else x
         given = list(given) if isinstance(given, tuple | list) else [given]

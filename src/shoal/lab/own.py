@@ -3,7 +3,7 @@
 What a person brings is checked before anything is compiled: each mistake gets one sentence.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def own_setup(
 # ---------------------------------------------------------------------------------------- weights
 
 
-def _weights(params: Any, seeds: Iterable[int] | None) -> tuple[Any, tuple[int, ...], bool]:
+def _weights(params: Any, seeds: Any) -> tuple[Any, tuple[int, ...], bool]:
     """Weights with a leading axis of seeds, the seeds, and whether they were drawn."""
     if isinstance(params, str | Path):
         from shoal.files import read_weights
@@ -229,9 +229,9 @@ def _tried(function: Callable, params: Any, x: Any, label: str) -> Any:
     """Shape and type of the outputs; refuses a function that cannot be used, with its reason."""
 
     def once(*given: Any) -> Any:
-        before = jax.tree.structure(given)
+        before = str(jax.tree.structure(given))
         outputs = function(*given)
-        if jax.tree.structure(given) != before:
+        if str(jax.tree.structure(given)) != before:
             raise InputError(f"{label} changes its arguments; it should leave them as they are.")
         return outputs
 
