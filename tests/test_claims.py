@@ -11,6 +11,7 @@ import shoal as sh
 import toy_paper
 from shoal.disk import cache
 from shoal.errors import InputError
+from shoal.figures import Panel
 from shoal.jsons import plain
 from shoal.lab.claim import (
     Interval,
@@ -473,3 +474,23 @@ def test_an_entry_as_json_has_what_a_reader_needs():
 def test_a_rule_is_plain_data():
     assert Rule("x") == Rule("x", -INF, INF)
     assert "NaN" not in json.dumps(plain(Rule("x")))
+
+
+def test_a_figure_may_be_its_caption_and_panels_in_the_sizes_of_a_claim(monkeypatch):
+    monkeypatch.setattr(toy_paper.Doe, "paper", toy_paper.PAPER)  # another paper takes its place
+    paper = sh.Paper(toy_paper.Doe, key="other")
+    quick = Plan(seeds=3)
+    paper.claim("c", "s", lambda plan: {}, rule=above(0.0, "w"), quick=quick, full={"seeds": 9})
+
+    @paper.figure("seeds", "Seeds")
+    def seeds(full):
+        return (
+            f"{paper.sizes('c', full).seeds} seeds",
+            Panel("first", "", ""),
+            Panel("last", "", ""),
+        )
+
+    found = paper.figures[0].make(True)
+    assert (found.key, found.title, found.caption) == ("seeds", "Seeds", "9 seeds")
+    assert [panel.title for panel in found.panels] == ["first", "last"]
+    assert seeds(False).caption == "3 seeds"

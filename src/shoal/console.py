@@ -217,11 +217,6 @@ def counts_text(verdicts: list[str]) -> str:
     return ", ".join(f"{verdicts.count(v)} {coloured(v)}" for v in Verdict if v in verdicts)
 
 
-def certificates_text(found: Certificates) -> str:
-    """The same as plain text."""
-    return text_of(*certificates_parts(found))
-
-
 def explain(outcome: Verdict, hypotheses: list[Reading], conclusions: list[Reading]) -> str:
     """A verdict as a sentence."""
     failed = [line.name for line in hypotheses if line.holds is False]
@@ -290,11 +285,6 @@ def _advice(run: Run) -> str:
     given = run.notes.get("step_size_source") == "given"
     usual = float(np.min(default_steps(run.setup))) if given else used
     return f": try --set step_size={usual if usual < used else used / 4:.2g}."
-
-
-def run_text(run: Run) -> str:
-    """The same as plain text."""
-    return text_of(*run_parts(run))
 
 
 def _final_states(seeds: tuple[int, ...], ended: list[dict[str, Any]]) -> Table:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from shoal._typing import Array, Callable, Int, PRNGKeyArray, Risk, Scalar
 from shoal.errors import InputError
-from shoal.projections import onto_balls
 from shoal.trees import norm
 
 FLOW_RTOL, FLOW_ATOL = 1e-9, 1e-12
@@ -174,10 +173,26 @@ def averaging(method: Method) -> Method:
     return Method(init, step)
 
 
+def onto_balls(W: Array, centre: Array, radius: Scalar) -> Array:
+    """Bring each row of a block into the ball of some radius around the same row of ``centre``.
+
+    A row is what the leading axis counts, such as a head; its norm is Euclidean over all else. The
+    set is a product of balls, so the nearest point of it is the nearest point of each. Rows inside
+    stay exactly as they are.
+
+    >>> onto_balls(jnp.array([[3.0, 4.0], [0.1, 0.0]]), jnp.zeros((2, 2)), 1.0).round(3).tolist()
+    [[0.6, 0.8], [0.1, 0.0]]
+    """
+    moved = W - centre
+    length = jnp.sqrt(jnp.sum(moved**2, axis=tuple(range(1, W.ndim)), keepdims=True))
+    share = jnp.asarray(radius, W.dtype) / jnp.where(length > 0, length, 1)
+    return jnp.where(length > radius, centre + share * moved, W)
+
+
 def projected(method: Method, radii: Mapping[str, Scalar]) -> Method:
     """After every step, bring each row of a block back into a ball around where it started.
 
-    ``radii`` holds the radius of the balls of each block (`projections.onto_balls`).
+    ``radii`` holds the radius of the balls of each block (`onto_balls`).
     """
 
     def step(risk: Risk, blocks: Blocks, state: State) -> tuple[Blocks, State]:
@@ -205,8 +220,7 @@ def decaying(method: Method, rate: Scalar, *, to_start: bool) -> Method:
         blocks, inner = method.step(penalised, blocks, inner)
         return blocks, (inner, centre)
 
-    centre_of = (lambda blocks: blocks) if to_start else _zeros
-    return Method(lambda blocks: (method.init(blocks), centre_of(blocks)), step)
+    return Method(lambda b: (method.init(b), b if to_start else _zeros(b)), step)
 
 
 METHODS: dict[str, Callable[..., Method]] = {

@@ -91,10 +91,9 @@ def curvature(risk: Risk, *, train: Iterable[str] | None = None) -> Probe:
             low, high = (linalg.Extreme(exact[k], zero, yes) for k in (0, -1))
         else:
             start = jax.random.normal(jax.random.key(0), flat.shape, flat.dtype)
-            low, high = (
-                end(_hessian(along, flat), start, num_matvecs=60, rtol=1e-4)
-                for end in (linalg.bottom_eigenvalue, linalg.top_eigenvalue)
-            )
+            search = _hessian(along, flat), start
+            low = linalg.bottom_eigenvalue(*search, num_matvecs=60, rtol=1e-4)
+            high = linalg.top_eigenvalue(*search, num_matvecs=60, rtol=1e-4)
         values = {"min": low.value, "max": high.value}
         return values | {"min_converged": low.converged, "max_converged": high.converged}
 

@@ -22,7 +22,7 @@ from shoal import trees
 from shoal.diagnostics import dynamics
 from shoal.errors import InputError
 from shoal.lab import probes as generic
-from shoal.lab.setup import BATCHES, Setup, floats_per_step, key_of, require_whole_records
+from shoal.lab.setup import BATCHES, Setup, key_of, require_whole_records
 from shoal.methods import BATCH, METHODS, STOCHASTIC, Method, averaging, from_optax, on_batches
 from shoal.models import predict
 from shoal.runtime import cores, in_float64, numpy_tree
@@ -228,7 +228,7 @@ def _shares(setup: Setup) -> tuple[list[Setup], int]:
     all shapes are equal, and one program serves all shares.
     """
     count = setup.num_runs
-    fits = max(1, min(16, int(CACHED / floats_per_step(setup.setting))))
+    fits = max(1, min(16, int(CACHED / setup.setting.floats_per_step())))
     share = -(-count // min(cores(), count))
     batch = -(-share // -(-share // fits))
     size = batch * -(-share // batch)

@@ -3,7 +3,9 @@
 What a person brings is checked before anything is compiled: each mistake gets one sentence.
 """
 
-from collections.abc import Callable
+import ast
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import trees
-from shoal.errors import InputError
-from shoal.lab.setting import Setting, Static
-from shoal.lab.setup import WEIGHTS, Setup, key_of, require_precision, trained_blocks
+from shoal.errors import InputError, nearest
+from shoal.lab.setting import Setting, Static, with_values
+from shoal.lab.setup import (
+    WEIGHTS,
+    Setup,
+    key_of,
+    require_precision,
+    require_whole_records,
+    trained_blocks,
+)
 from shoal.losses import loss_of
 from shoal.models import Model
 from shoal.problems import Samples
@@ -294,3 +303,95 @@ def per_sample(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
     batched = jax.vmap(function, in_axes=(None, 0))
     batched.__name__ = getattr(function, "__name__", "model")
     return batched
+
+
+# ------------------------------------------------------------------------------- in a user's file
+
+TRAINING = ("num_steps", "every", "method", "train", "step_size", "batch_size")
+"""Settings that every own model has: how it is trained."""
+
+
+class OwnModel:
+    """A model in a user's file: a source of setups, as a paper is.
+
+    ``value`` is a `Setup`, or a function that returns one; its keywords are the settings.
+    """
+
+    def __init__(self, key: str, value: Any) -> None:
+        self.key, self.value = key, value
+        if not isinstance(value, Setup) and not callable(value):
+            raise InputError(
+                f"{key} is a {type(value).__name__}; expected a Setup or a function that returns one."
+            )
+
+    def setup(self, values: Mapping[str, Any], *, seeds: Any = (0,), **more: Any) -> Setup:
+        """The setup that words describe: keywords of the function, and how to train."""
+        for name in ("data", "params"):
+            if more.get(name) is not None:
+                raise InputError(f"--{name} is for papers; {self.key} makes its own.")
+        training = {name: value for name, value in values.items() if name in TRAINING}
+        keywords = {name: value for name, value in values.items() if name not in TRAINING}
+        made = self._made(keywords, tuple(seeds))
+        setting = with_values(made.setting, training, owner=self.key)
+        require_whole_records(setting.num_steps, setting.every)
+        trained_blocks(setting, made.params0)
+        made = made.replace(setting=setting, overrides=tuple(training)).astype(more["precision"])
+        return made if setting.step_size is None else made.with_steps(setting.step_size)
+
+    def _made(self, keywords: dict[str, Any], seeds: tuple[int, ...]) -> Setup:
+        if isinstance(self.value, Setup):
+            if keywords:
+                name = next(iter(keywords))
+                hint = nearest(name, TRAINING)
+                raise InputError(
+                    f"{self.key} is a finished setup without a setting {name!r}; {hint}"
+                )
+            made = self.value
+        else:
+            known = inspect.signature(self.value).parameters
+            for name in keywords:
+                if name not in known:
+                    options = [*(k for k in known if k != "seeds"), *TRAINING]
+                    raise InputError(
+                        f"{self.key} has no setting {name!r}; {nearest(name, options)}"
+                    )
+            given = {name: _read(text) for name, text in keywords.items()}
+            if "seeds" in known:
+                given["seeds"] = seeds
+            try:
+                made = self.value(**given)
+            except InputError:
+                raise
+            except Exception as error:
+                raise _said(f"{self.key}(...)", error) from error
+            if not isinstance(made, Setup):
+                kind = type(made).__name__
+                raise InputError(f"{self.key}(...) returns a {kind}; expected a Setup (sh.setup).")
+        if seeds != (0,) and made.seeds != seeds:
+            raise InputError(
+                f"{self.key} has the seeds {list(made.seeds)}; for others, let a function with an "
+                "argument seeds return the setup."
+            )
+        return made
+
+    def all_theorems(self) -> tuple[Any, ...]:
+        """What can be said of any model."""
+        from shoal.lab.theorem import KERNEL_REGIME
+
+        return (KERNEL_REGIME,)
+
+    def theorem_of(self, key: str) -> Any:
+        """A theorem by its key."""
+        from shoal.lab.theorem import named_theorem
+
+        return named_theorem(key, self.all_theorems(), self.key)
+
+
+def _read(text: Any) -> Any:
+    """A word of the command line as a Python value, where it is one."""
+    if not isinstance(text, str):
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

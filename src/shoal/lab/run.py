@@ -121,9 +121,9 @@ class Run:
         save_run(Path(folder), self, tuple(certificates))
 
     def __repr__(self) -> str:
-        from shoal.console import run_text
+        from shoal.console import run_parts, text_of
 
-        return run_text(self)
+        return text_of(*run_parts(self))
 
     def _repr_html_(self) -> str:
         from shoal.pages.notebook import run_html

@@ -39,6 +39,7 @@ from shoal.linalg import norm_fro
 from shoal.losses import half_sum_of_squares
 from shoal.methods import Method
 from shoal.models import Model, predict
+from shoal.trees import size
 
 if typing.TYPE_CHECKING:
     from shoal.lab.setup import Setup
@@ -222,9 +223,10 @@ class Setting:
         """Name of the targets in a problem file: ``y``, or ``Y`` for rows of numbers."""
         return "Y" if self.output_shape() else "y"
 
-    def floats_per_step(self) -> float | None:
-        """Numbers that a training step of one seed holds, roughly; None: a general estimate."""
-        return None
+    def floats_per_step(self) -> float:
+        """Numbers that a training step of one seed holds, roughly."""
+        samples = self.num_samples * float(getattr(self, "num_tokens", 1))
+        return 4.0 * samples * size(self.network().spec) / getattr(self, "dim", 1)
 
     # ------------------------------------------------------------------------------ what it is
 

@@ -306,7 +306,8 @@ def require_whole_records(num_steps: int, every: int) -> None:
 @in_float64
 def make_data(setting: Any) -> tuple[Any, Any]:
     """The problem of a setting, and its held-out data: always from the same compiled program."""
-    return numpy_tree(_data(setting) if setting.reads_files() else _made(*_program(setting)))
+    program = untrained(setting).split(for_data=True)
+    return numpy_tree(_data(setting) if setting.reads_files() else _made(*program))
 
 
 def _data(setting: Any) -> tuple[Any, Any]:
@@ -322,7 +323,8 @@ def _made(program: Any, numbers: dict[str, Any]) -> tuple[Any, Any]:
 @in_float64
 def draw_weights(setting: Any, seeds: Iterable[int]) -> Any:
     """Initial weights of each seed, along a leading axis."""
-    return numpy_tree(_drawn(*_program(setting), np.asarray(tuple(seeds), np.uint32)))
+    program = untrained(setting).split(for_data=True)
+    return numpy_tree(_drawn(*program, np.asarray(tuple(seeds), np.uint32)))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -331,10 +333,10 @@ def _drawn(program: Any, numbers: dict[str, Any], seeds: Any) -> Any:
     return jax.vmap(lambda seed: setting.weights(key_of(seed, WEIGHTS)))(seeds)
 
 
-def _program(setting: Any) -> tuple[Any, dict[str, Any]]:
-    """Compile key and numbers of what makes data and weights: how to train does not matter."""
+def untrained(setting: Any) -> Any:
+    """The setting of what makes data and weights: how to train does not matter."""
     neutral = {"num_steps": 1, "every": 1, "step_size": None, "train": "all", "method": "gd"}
-    return setting.replace(**neutral, batch_size=None).split(for_data=True)
+    return setting.replace(**neutral, batch_size=None)
 
 
 def check_problem(setting: Any, problem: Any, held_out: Any) -> None:
@@ -432,19 +434,10 @@ def refuse_giants(setting: Any, num_seeds: int) -> None:
     records = 32.0 * num_seeds * (setting.num_steps // setting.every)
     token, tokens = getattr(setting, "dim", 1), float(getattr(setting, "num_tokens", 1))
     data = setting.num_samples * tokens * token
-    floats = 4.0 * num_seeds * weights + floats_per_step(setting) + data + records
+    floats = 4.0 * num_seeds * weights + setting.floats_per_step() + data + records
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 8 * floats > have:
         raise InputError(
             f"this setting needs about {8 * floats / 2**30:.0f} GiB, and the machine has "
             f"{have / 2**30:.0f}; try fewer seeds, samples, tokens or records, or a smaller width."
         )
-
-
-def floats_per_step(setting: Any) -> float:
-    """Numbers that a training step of one seed holds, roughly."""
-    if (known := setting.floats_per_step()) is not None:
-        return known
-    weights = trees.size(setting.network().spec)
-    tokens = float(getattr(setting, "num_tokens", 1))
-    return 4.0 * setting.num_samples * tokens * weights / getattr(setting, "dim", 1)

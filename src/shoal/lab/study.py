@@ -17,7 +17,7 @@ from shoal.figures import Figure, Panel, band
 from shoal.lab import engine
 from shoal.lab.run import Run, train
 from shoal.lab.setting import Setting
-from shoal.lab.setup import Setup, floats_per_step, make_data, paper_setup
+from shoal.lab.setup import Setup, make_data, paper_setup
 from shoal.trees import size
 from shoal.tuning import best_step
 
@@ -175,7 +175,7 @@ def program_key(setup: Setup) -> Any:
 
 def runs_per_call(setup: Setup) -> int:
     """Runs of a program that go into one call."""
-    held = floats_per_step(setup.setting) + 4.0 * size(setup.setting.network().spec)
+    held = setup.setting.floats_per_step() + 4.0 * size(setup.setting.network().spec)
     return max(1, min(MOST_RUNS, int(MOST_FLOATS / held)))
 
 

@@ -84,9 +84,9 @@ class Certificates(list[Certificate]):
         }
 
     def __repr__(self) -> str:
-        from shoal.console import certificates_text
+        from shoal.console import certificates_parts, text_of
 
-        return certificates_text(self)
+        return text_of(*certificates_parts(self))
 
     def _repr_html_(self) -> str:
         from shoal.pages.notebook import certificates_html

@@ -18,7 +18,7 @@ from shoal.figures import thinned
 from shoal.lab import engine
 from shoal.lab.probes import parts_of
 from shoal.lab.run import Run, chosen_probes
-from shoal.lab.setup import Setup, draw_weights, floats_per_step, make_data
+from shoal.lab.setup import Setup, draw_weights, make_data, untrained
 from shoal.lab.study import program_key, run_row, runs_per_call, stack
 from shoal.lab.theorem import theorem_of
 from shoal.papers import paper_of
@@ -88,10 +88,8 @@ def failure(reason: str) -> dict[str, Any]:
 def _setup(paper: Any, values: dict[str, Any], seed: int, precision: str) -> Setup:
     """The setup of one run. Settings that differ only in how they train share data and weights."""
     setting = _setting(paper, tuple(values.items()))
-    untrained = {"num_steps": 1, "every": 1, "step_size": None, "train": "all", "method": "gd"}
-    source = setting.replace(**untrained, batch_size=None)
-    problem, held_out = _data(source)
-    weights = _weights(source, (seed,))
+    problem, held_out = _data(untrained(setting))
+    weights = _weights(untrained(setting), (seed,))
     setup = Setup(setting, problem, weights, (seed,), held_out=held_out).astype(precision)
     return setup if setting.step_size is None else setup.with_steps(setting.step_size)
 
@@ -178,7 +176,7 @@ def estimate(sweep: Sweep, cores: int) -> Estimate:
     batches = divide(sweep)
     flops = {program: _flops_per_run(setup) for program, setup in sweep.programs.items()}
     floats = {
-        program: floats_per_step(setup.setting) + 4.0 * size(setup.params0)
+        program: setup.setting.floats_per_step() + 4.0 * size(setup.params0)
         for program, setup in sweep.programs.items()
     }
     total = sum(len(batch.runs) * flops[batch.program] for batch in batches)

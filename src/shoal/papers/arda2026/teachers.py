@@ -12,9 +12,9 @@ from jax.flatten_util import ravel_pytree
 
 from shoal import trees
 from shoal._typing import Any, Array, Callable, Float, Scalar
+from shoal.methods import onto_balls
 from shoal.models import Model, predict
 from shoal.papers.arda2026.heads import BLOCK, Activation, Weights, features, portions, split
-from shoal.projections import onto_balls
 
 Radii = tuple[Scalar, Scalar, Scalar]
 """For c, U and W, in this order as in the paper."""

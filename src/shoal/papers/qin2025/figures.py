@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.figures import Curve, Figure, Panel, band
+from shoal.figures import Curve, Panel, band
 from shoal.papers.qin2025 import experiments
 from shoal.papers.qin2025.experiments import MOST, at_start, attention, certified_reach, fresh_run
 from shoal.papers.qin2025.model import PAPER
@@ -19,16 +19,8 @@ _loglog = partial(Panel, log_x=True, log_y=True)
 
 def _figure(key: str, title: str, quick: int = 5, **more: Any) -> Callable:
     """Register a function of the number of seeds that returns a caption and panels."""
-
-    def add(make: Callable[[int], tuple]) -> Callable[[bool], Figure]:
-        @PAPER.figure(key, title, **more)
-        def figure(full: bool) -> Figure:
-            caption, *panels = make(30 if full else quick)
-            return Figure(key, title, caption, tuple(panels))
-
-        return figure
-
-    return add
+    register = PAPER.figure(key, title, **more)
+    return lambda make: register(lambda full: make(30 if full else quick))
 
 
 @_figure("conditioning", "Conditioning of attention's output", 20)

@@ -36,7 +36,7 @@ def compared(title: str, plan: Plan, sides: dict[str, dict], **common: Any) -> P
     return loss_panel(title, {k: run_of(plan, **(common | side)) for k, side in sides.items()})
 
 
-def _by_width(full: bool, exponent: float, key: str) -> Figure:
+def _by_width(full: bool, exponent: float) -> tuple:
     """Loss, weight change and kernel change by width."""
     plan, probes = PLANS[full], ("movement", "kernel_drift")
     values: dict[str, Any] = {"score_exponent": exponent}
@@ -55,14 +55,13 @@ def _by_width(full: bool, exponent: float, key: str) -> Figure:
         f"samples of {plan.tokens} tokens in dimension {plan.dim}, {plan.seeds} seeds (median, "
         f"quartiles). {STEP}"
     )
-    panels = (loss_panel("loss", runs), change("weights", moved), drift)
-    return Figure(key, f"Training by width, p = {exponent:g}", caption, panels)
+    return caption, loss_panel("loss", runs), change("weights", moved), drift
 
 
 # the paper's main experiment, and the same in its appendix
 for _key, _name, _p in (("loss_by_width", "1/2", 0.5), ("loss_by_width_uniform", "1", 1.0)):
-    _make = partial(_by_width, exponent=_p, key=_key)
-    PAPER.figure(_key, f"Training by width, p = {_name}", source=SUMMARY)(_make)
+    _title = f"Training by width, p = {_name}"
+    PAPER.figure(_key, _title, source=SUMMARY)(partial(_by_width, exponent=_p))
 
 
 @PAPER.figure("scaling", "Scaling of the scores", source=SUMMARY)
