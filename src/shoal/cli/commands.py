@@ -22,7 +22,7 @@ from shoal.lab.setting import parse_assignments
 from shoal.lab.setup import Setup
 from shoal.lab.theorem import ANY_METHOD, Certificates, Theorem, require_covered
 from shoal.pages import drawing, page
-from shoal.papers import BUILT_IN, PAPERS, paper_of, source_of, split_target
+from shoal.papers import BUILT_IN, PAPERS, paper_of, split_target, target_of
 
 PROBES: dict[str, Any] = {"": None, "none": ()}
 """What --probes says without names: the usual ones, or none."""
@@ -147,7 +147,7 @@ def _setting_json(run: Run) -> dict[str, Any]:
 
 def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
     """``shoal train``: the run is compared with all theorems whose probes are recorded."""
-    paper = source_of(target)
+    paper = target_of(target)
     if out is not None:
         disk.require_free(out)
     setup = _setup(paper, start)
@@ -180,7 +180,7 @@ def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
 def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json: bool) -> None:
     """``shoal certify``: train and compare, or compare a run that is finished."""
     target, key = split_target(name)
-    paper = source_of(target)
+    paper = target_of(target)
     if not key:
         names = ", ".join(f"{target}.{t.key}" for t in paper.all_theorems())
         raise InputError(f"{name!r} names a paper; which theorem? There are: {names}.")
@@ -208,7 +208,7 @@ def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json
 
 def own_setup_of(target: str) -> Setup | None:
     """The setup of an own model that --paper names; a paper that it names is known from now on."""
-    source = source_of(target) if target else None
+    source = target_of(target) if target else None
     return None if source is None or isinstance(source, Paper) else _setup(source, Start())
 
 

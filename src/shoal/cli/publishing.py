@@ -17,8 +17,8 @@ from shoal.disk.cache import cached, source_of
 from shoal.errors import InputError, nearest
 from shoal.lab.claim import Claim
 from shoal.lab.ledger import Entry, about, ledger_json
-from shoal.lab.paper import Paper
-from shoal.lab.setup import PaperFigure, Setup
+from shoal.lab.paper import Paper, PaperFigure
+from shoal.lab.setup import Setup
 from shoal.pages import page, sections
 from shoal.papers import BUILT_IN, PAPERS, known_paper, paper_of, split_target
 from shoal.runtime import cores

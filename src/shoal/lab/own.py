@@ -321,7 +321,7 @@ class OwnModel:
         self.key, self.value = key, value
         if not isinstance(value, Setup) and not callable(value):
             raise InputError(
-                f"{key} is a {type(value).__name__}; expected a Setup or a function that returns one."
+                f"{key} is a {type(value).__name__}; expected a Setup, or a function for one."
             )
 
     def setup(self, values: Mapping[str, Any], *, seeds: Any = (0,), **more: Any) -> Setup:

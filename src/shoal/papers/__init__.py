@@ -83,7 +83,7 @@ def _from_file(path: Path) -> Paper:
     return found
 
 
-def source_of(target: str) -> Any:
+def target_of(target: str) -> Any:
     """Where setups come from: a paper, or ``my.py:name``, a model in a user's file."""
     file, colon, name = target.rpartition(":")
     if not colon or not is_file(file):
