@@ -77,7 +77,14 @@ def module_setup(module: Any, *args: Any, **values: Any) -> Setup:
     if found.frozen and values.get("train", "all") == "all":
         values["train"] = ",".join(name for name in found.params if name not in found.frozen)
     return own_setup(
-        found.function, found.params, x, y, label=label, restore=found.restore, **values
+        found.function,
+        found.params,
+        x,
+        y,
+        label=label,
+        restore=found.restore,
+        read=found.read,
+        **values,
     )
 
 

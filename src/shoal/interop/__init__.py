@@ -11,6 +11,8 @@ class Foreign(NamedTuple):
     params: Any
     restore: Callable[[Any], Any]
     """The module's own form of trained weights (for PyTorch a ``state_dict``)."""
+    read: Callable[[Any], Any]
+    """The weights of such a module, in the form of ``params``."""
     frozen: tuple[str, ...] = ()  # Weights that the module does not train.
 
 

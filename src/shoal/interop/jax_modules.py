@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from shoal import trees
 from shoal.errors import InputError
 from shoal.interop import Foreign
 
@@ -40,7 +41,11 @@ def from_nnx(module: Any) -> Foreign:
         return nnx.merge(graph, weights, rest)
 
     function.__name__ = type(module).__name__
-    return Foreign(function, params, restore)
+
+    def read(module: Any) -> Any:
+        return nnx.to_pure_dict(nnx.state(module, nnx.Param))
+
+    return Foreign(function, params, restore, read)
 
 
 def from_linen(module: Any, variables: Any) -> Foreign:
@@ -56,7 +61,10 @@ def from_linen(module: Any, variables: Any) -> Foreign:
         return called(lambda *a, **k: module.apply({"params": params, **rest}, *a, **k), x)
 
     function.__name__ = type(module).__name__
-    return Foreign(function, variables["params"], lambda params: {"params": params, **rest})
+    params = variables["params"]
+    return Foreign(
+        function, params, lambda params: {"params": params, **rest}, lambda seen: seen["params"]
+    )
 
 
 def from_equinox(module: Any) -> Foreign:
@@ -65,9 +73,9 @@ def from_equinox(module: Any) -> Foreign:
 
     module = eqx.nn.inference_mode(module)
     weights, rest = eqx.partition(module, eqx.is_inexact_array)
-    leaves, structure = jax.tree_util.tree_flatten_with_path(weights)
-    names = [".".join(str(getattr(k, "name", getattr(k, "idx", k))) for k in p) for p, _ in leaves]
-    params = {name: np.asarray(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
+    structure = jax.tree.structure(weights)
+    params = {name: np.asarray(leaf) for name, leaf in trees.blocks(weights).items()}
+    names = list(params)
 
     def combined(params: Any) -> Any:
         leaves = [params[name] for name in names]
@@ -78,4 +86,8 @@ def from_equinox(module: Any) -> Foreign:
         return jax.vmap(lambda one: called(model, one))(x)
 
     function.__name__ = type(module).__name__
-    return Foreign(function, params, combined)
+
+    def read(module: Any) -> Any:
+        return trees.blocks(eqx.filter(module, eqx.is_inexact_array))
+
+    return Foreign(function, params, combined, read)

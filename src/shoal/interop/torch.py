@@ -58,7 +58,11 @@ def from_torch(module: Any, x: Any) -> Foreign:
     frozen = tuple(name for name, W in own.named_parameters() if not W.requires_grad)
     if frozen and len(frozen) == len(params):
         raise InputError(f"every parameter of {type(module).__name__} has requires_grad=False.")
-    return Foreign(function, params, restore, frozen)
+    return Foreign(function, params, restore, _read, frozen)
+
+
+def _read(module: Any) -> dict[str, np.ndarray]:
+    return {name: _to_numpy(W) for name, W in module.named_parameters()}
 
 
 def _to_numpy(tensor: Any) -> np.ndarray:

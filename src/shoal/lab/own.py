@@ -38,6 +38,7 @@ class Own(Setting):
     shapes: Static[Any] = None  # Tree structure and shapes of the parameters.
     label: Static[str] = "own"  # Name of the model.
     restore: Static[Any] = None  # Trained weights in the form of the module they came from.
+    read: Static[Any] = None  # Weights of such a module, by the names of the setup.
 
     @property
     def loss(self) -> Any:  # type: ignore[override]
@@ -70,6 +71,7 @@ def own_setup(
     precision: str = "float64",
     label: str = "",
     restore: Callable[[Any], Any] | None = None,
+    read: Callable[[Any], Any] | None = None,
 ) -> Setup:
     """A setup from ``f(params, x)`` on the whole batch.
 
@@ -90,6 +92,7 @@ def own_setup(
     setting = Own(
         num_samples=lengths.pop(), train=train, function=function, loss_function=loss_of(loss),
         shapes=(structure, tuple(leaf.shape[1:] for leaf in leaves)), label=label, restore=restore,
+        read=read,
     )  # fmt: skip
     require_precision(precision, setting)
     trained_blocks(setting, params0)

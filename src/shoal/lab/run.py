@@ -139,6 +139,10 @@ def load(folder: str | Path, setup: Setup | None = None, *, paper: str = "") -> 
     """
     from shoal.disk.runs import load_run
 
+    if (Path(folder) / "log.json").is_file():
+        from shoal.lab.watch import run_of_log
+
+        return run_of_log(Path(folder), setup)
     if paper:
         from shoal.papers import paper_of
 
