@@ -7,13 +7,14 @@ import ast
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from shoal import trees
+from shoal.diagnostics import inside
 from shoal.errors import InputError, nearest
 from shoal.lab.setting import Setting, Static, with_values
 from shoal.lab.setup import (
@@ -52,6 +53,32 @@ class Own(Setting):
     def apply(self, params: Any, x: Any) -> Any:
         """Output for one sample."""
         return self.function(params, jax.tree.map(lambda a: a[None], x))[0]
+
+    probe_sentences: ClassVar[dict[str, str]] = {
+        "attention_entropy": "Entropy of each attention over the largest possible: 1 is uniform.",
+        "attention_largest": "Mean of the largest attention weight of every row, layer by layer.",
+        "dead_units": "Share of ReLU units that are zero on every sample, layer by layer.",
+        "token_cosine": "Mean cosine between tokens of a sequence: 1 means that they collapsed.",
+    }
+
+    def probes(self, setup: Setup) -> dict[str, Any]:
+        """What the model's program shows: attention, ReLU units, tokens between the layers."""
+        found = inside.parts(self.function, setup.params0, setup.inputs)
+        measures = {
+            "attention_entropy": (found.attention, inside.entropy),
+            "attention_largest": (found.attention, inside.largest),
+            "dead_units": (found.units, lambda values, _: inside.dead(values)),
+            "token_cosine": (found.stream, lambda values, _: inside.cosine(values)),
+        }
+
+        def probe(places: tuple, measure: Callable) -> Callable[[Any], dict[str, Any]]:
+            def values(params: Any) -> dict[str, Any]:
+                seen = found.capture(params, setup.inputs)
+                return {at.name: measure(seen[at.value], at.axis) for at in places}
+
+            return values
+
+        return {name: probe(*how) for name, how in measures.items() if how[0]}
 
     def network(self) -> Model:
         """The model, whose outputs come for the whole batch."""
