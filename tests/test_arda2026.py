@@ -212,6 +212,7 @@ def test_a_window_is_followed_by_its_target():
     assert not np.allclose(held_out.X[:, :, 0], made.X[:, :, 0])
 
 
+@pytest.mark.slow
 def test_labels_of_the_teacher_are_averages_over_its_pool():
     setting = Arda(num_samples=3, num_tokens=4, dim=3, num_anchors=2, pool=64).complete()
     anchors = data.anchors(setting)
@@ -256,6 +257,7 @@ def _gradients(phi, X):
     return [witness.gradient(phi, x, x[-1]) for x in X]
 
 
+@pytest.mark.slow
 def test_the_best_fit_is_that_of_scipy():
     from scipy.optimize import minimize
 

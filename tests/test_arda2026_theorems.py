@@ -321,6 +321,7 @@ def test_a_run_below_the_lower_bound_is_violated():
     assert len(fewer[0].conclusions) == len(found[0].conclusions) - 1
 
 
+@pytest.mark.slow
 def test_the_sgd_form_holds_on_average_over_seeds():
     run = run_of(SMALL | {"method": "sgd", "num_steps": 60}, seeds=range(8))
     # theorem A is about gradient descent; its bound holds for the mean over sgd's randomness
@@ -342,6 +343,7 @@ def test_kernel_regime_knows_the_mean_of_squares_and_the_projection():
     assert cut.certify("kernel_regime").verdict == "not applicable"
 
 
+@pytest.mark.slow
 def test_the_dual_teacher_has_a_knee_at_its_norm():
     plan = Plan(seeds=1, steps=800, samples=30, width=64)
     setup = sh.setup("arda2026", num_samples=30, num_heads=64, labels="dual")

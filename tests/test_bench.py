@@ -44,6 +44,7 @@ if __name__ == "__main__":
 '''
 
 
+@pytest.mark.slow
 def test_sides_are_compared_before_they_are_timed(tmp_path):
     script = tmp_path / "quick.py"
     script.write_text(QUICK.format(folder=str(FOLDER)))

@@ -426,7 +426,7 @@ def bad_files(tmp_path_factory):
         ("new paper wu2023", "built-in"),
         ("new paper new --out fails.py", "exists already"),
         ("report", "report needs"),
-        ("report nowhere", "not a run folder"),
+        ("report nowhere", "there is no file or folder"),
         ("report text.npz", "cannot be read"),
         ("report taken --paper nosuch.py", "there is no file"),
         # settings

@@ -45,6 +45,7 @@ def test_an_own_probe_is_recorded_like_any_other(told):
     assert "uniform is 0.25" in text
 
 
+@pytest.mark.slow
 def test_any_model_can_be_certified(told):
     text, _ = told("certify_any_model")
     verdicts = re.findall(r"^(\S.*): (.*)$", text, re.MULTILINE)
@@ -54,6 +55,7 @@ def test_any_model_can_be_certified(told):
     assert {verdict for _, verdict in verdicts} == {"holds"}
 
 
+@pytest.mark.slow
 def test_an_own_model_is_trained_and_shown(told, tmp_path):
     text, names = told("your_own_model")
     run = names["run"]

@@ -123,7 +123,14 @@ def runs(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["random", "pca", "path"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "random",
+        pytest.param("pca", marks=pytest.mark.slow),
+        pytest.param("path", marks=pytest.mark.slow),
+    ],
+)
 def test_the_command_compares_two_runs(runs, tmp_path, capsys, kind):
     out = tmp_path / "plane"
     words = ["landscape", str(runs / "one"), str(runs / "two"), "--directions", kind]

@@ -179,6 +179,7 @@ assert native.kernel(SOURCE, "hidden_units", "float32") is None
 
 
 @needs_a_compiler
+@pytest.mark.slow
 def test_what_was_compiled_is_found_again_and_a_broken_file_is_mended(tmp_path):
     program = """
 from shoal import native

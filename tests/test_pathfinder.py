@@ -20,7 +20,7 @@ from shoal.pathfinder import (
     sample_sheet,
 )
 
-COUNTS = {"trivial": 200, "easy": 500, "medium": 300, "hard": 100}
+COUNTS = {"trivial": 60, "easy": 300, "medium": 60, "hard": 30}
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +79,14 @@ def test_the_label_is_what_the_segment_map_says_at_the_markers(sample):
     contours = at_markers(data.segments, data)
     assert set(np.unique(contours)) == {1, 2}
     np.testing.assert_array_equal(contours[:, 0] == contours[:, 1], data.labels == 1)
+
+
+@pytest.mark.slow
+def test_so_it_is_on_a_thousand_images():
+    for level, count in {"trivial": 200, "easy": 400, "medium": 300, "hard": 100}.items():
+        data = generate(count, level, seed=12)
+        contours = at_markers(data.segments, data)
+        np.testing.assert_array_equal(contours[:, 0] == contours[:, 1], data.labels == 1)
 
 
 def test_the_markers_lie_on_the_first_paddle_and_on_the_last(sample):

@@ -569,7 +569,7 @@ def test_a_folder_of_version_0_1_0_can_still_be_looked_at(tmp_path, capsys):
     assert main(["ls", old]) == 0
     said = capsys.readouterr().out
     assert "4 of 4 runs" in said
-    assert "2 holds" in said
+    assert "2 not applicable" in said
     assert main(["show", old, "1"]) == 0
     capsys.readouterr()
     sql = "select seed, width, risk_last from runs where width = 16 order by seed"

@@ -225,7 +225,7 @@ def test_a_sweep_on_two_processes_is_each_run_alone(shoal, monkeypatch):
         (["train", TOY, "--seeds", "1,1"], "a seed is named twice"),
         (["claims", f"{TOY}.lerns"], "did you mean 'learns'"),
         (["reproduce", f"{TOY}.wdith"], "did you mean 'width'"),
-        (["report", "nowhere"], "is not a run folder"),
+        (["report", "nowhere"], "there is no file or folder"),
     ],
 )
 def test_what_cannot_be_used_is_refused_in_one_line(shoal, words, hint):

@@ -226,7 +226,7 @@ def test_every_setting_and_probe_has_a_sentence():
 # ------------------------------------------------------------------------------------------ limits
 
 
-@pytest.mark.parametrize("init", ["lecun", "he"])
+@pytest.mark.parametrize("init", ["lecun", pytest.param("he", marks=pytest.mark.slow)])
 def test_the_kernel_approaches_its_limit_like_one_over_root_width(init):
     values = {"num_samples": 6, "num_tokens": 4, "dim": 8, "init": init, "score_exponent": 1.0}
     widths, seeds = (64, 512, 4096), range(16)

@@ -352,10 +352,10 @@ WIDE = {"num_samples": 3, "num_tokens": 2, "dim": 16, "tokens": "unit", "label_s
     ("init", "p", "ratio", "expected"),
     [
         ("lecun", 1.0, 1.0, Verdict.HOLDS),
-        ("he", 1.0, 1.0, Verdict.HOLDS),
         ("lecun", 0.5, 1.0, Verdict.NOT_APPLICABLE),
         ("lecun", 0.5, 0.01, Verdict.HOLDS),
-        ("ntk", 1.0, 1.0, Verdict.NOT_APPLICABLE),
+        pytest.param("he", 1.0, 1.0, Verdict.HOLDS, marks=pytest.mark.slow),
+        pytest.param("ntk", 1.0, 1.0, Verdict.NOT_APPLICABLE, marks=pytest.mark.slow),
     ],
 )
 def test_theorem_a_at_width_40000(init, p, ratio, expected):
