@@ -239,3 +239,69 @@ def test_bad_training_gets_a_sentence(name):
     setup = sh.setup(MODEL, GOOD, X, Y)
     with pytest.raises(sh.InputError, match=complaint):
         sh.train(setup, **({"steps": 2} | options))
+
+
+# ------------------------------------------------------------------------------ kernels and insides
+
+
+def test_the_kernel_of_any_model_is_that_of_its_jacobian():
+    setup = made("jax")
+    one = setup.one()
+    J = jax.jacrev(lambda p: MODEL(p, X))(one.params0)
+    flat = np.concatenate([np.reshape(j, (len(Y), -1)) for j in jax.tree.leaves(J)], axis=1)
+    np.testing.assert_allclose(one.kernel()(one.params0), flat @ flat.T, rtol=1e-12)
+
+
+def test_a_model_that_couples_its_samples_is_noticed():
+    def normalised(params, x):
+        h = x[:, 0] @ params["v"]
+        return ((h - h.mean(0, keepdims=True)) @ params["o"])[:, 0]
+
+    setup = sh.setup(normalised, GOOD, X, Y)
+    assert setup.setting.coupled
+    assert not made("jax").setting.coupled
+    one = setup.one()
+    J = jax.jacrev(lambda p: normalised(p, X))(one.params0)
+    flat = np.concatenate([np.reshape(j, (len(Y), -1)) for j in jax.tree.leaves(J)], axis=1)
+    np.testing.assert_allclose(one.kernel()(one.params0), flat @ flat.T, rtol=1e-10)
+
+
+def test_what_is_inside_a_model_is_found():
+    def block(params, h):
+        scores = h @ params["q"] @ jnp.swapaxes(h @ params["k"], 1, 2)
+        h = h + jax.nn.softmax(scores, axis=-1) @ (h @ params["v"])
+        return h + jax.nn.relu(h @ params["in"]) @ params["out"]
+
+    def model(params, x):
+        for one in params["layers"]:
+            x = block(one, x)
+        return x.mean((1, 2))
+
+    rng = np.random.default_rng(0)
+    shapes = {"q": (6, 3), "k": (6, 3), "v": (6, 6), "in": (6, 8), "out": (8, 6)}
+    layers = [{k: 0.3 * rng.standard_normal(s) for k, s in shapes.items()} for _ in range(2)]
+    layers[1]["q"] *= 1e4  # saturated
+    layers[0]["in"] = np.abs(layers[0]["in"])
+    layers[0]["in"][:, :4] = 0.0  # half of the units are dead
+    setup = sh.setup(model, {"layers": layers}, X, Y)
+    names = ["attention_entropy", "attention_largest", "dead_units", "token_cosine"]
+    run = sh.train(setup, steps=0, step_size=0.1, probes=names)
+    entropies = [v[0, 0] for k, v in run.probes.items() if k.startswith("attention_entropy")]
+    assert len(entropies) == 2
+    assert entropies[0] > 0.5
+    assert entropies[1] < 0.05
+    dead = [v[0, 0] for k, v in run.probes.items() if k.startswith("dead_units")]
+    assert dead[0] == pytest.approx(0.5)
+    cosines = [v[0, 0] for k, v in run.probes.items() if k.startswith("token_cosine")]
+    assert len(cosines) == 6  # two attended, four residual sums
+
+    h = X
+    expected = []
+    for one in layers:
+        scores = h @ one["q"] @ np.swapaxes(h @ one["k"], 1, 2)
+        A = np.exp(scores - scores.max(-1, keepdims=True))
+        A /= A.sum(-1, keepdims=True)
+        expected.append(np.mean(-np.sum(A * np.log(np.maximum(A, 1e-300)), -1)) / np.log(4))
+        h = h + A @ h @ one["v"]
+        h = h + np.maximum(h @ one["in"], 0) @ one["out"]
+    np.testing.assert_allclose(entropies, expected, rtol=1e-6, atol=1e-9)

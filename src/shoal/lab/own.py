@@ -38,6 +38,7 @@ class Own(Setting):
     loss_function: Static[Any] = None  # The loss of outputs and targets.
     shapes: Static[Any] = None  # Tree structure and shapes of the parameters.
     label: Static[str] = "own"  # Name of the model.
+    coupled: Static[bool] = False  # The output of a sample depends on the other samples.
     restore: Static[Any] = None  # Trained weights in the form of the module they came from.
     read: Static[Any] = None  # Weights of such a module, by the names of the setup.
 
@@ -82,7 +83,7 @@ class Own(Setting):
 
     def network(self) -> Model:
         """The model, whose outputs come for the whole batch."""
-        return Model(self.spec(), self.apply, outputs=self.function)
+        return Model(self.spec(), self.apply, outputs=self.function, coupled=self.coupled)
 
 
 @in_float64
@@ -123,7 +124,8 @@ def own_setup(
     )  # fmt: skip
     require_precision(precision, setting)
     trained_blocks(setting, params0)
-    outputs = _tried(function, jax.tree.map(lambda W: W[0], params0), x, label)
+    outputs, coupled = _tried(setting, jax.tree.map(lambda W: W[0], params0), x)
+    setting = setting.replace(coupled=coupled)
     y = _targets(setting, outputs, y, named=isinstance(loss, str))
     made = Setup(setting, Samples(x, y), params0, seeds, from_init=drawn)
     return made.astype(precision)
@@ -264,8 +266,12 @@ def _targets(setting: Own, outputs: Any, y: np.ndarray, *, named: bool) -> np.nd
 # ------------------------------------------------------------------------------------ the function
 
 
-def _tried(function: Callable, params: Any, x: Any, label: str) -> Any:
-    """Shape and type of the outputs; refuses a function that cannot be used, with its reason."""
+def _tried(setting: Own, params: Any, x: Any) -> tuple[Any, bool]:
+    """Shape and type of the outputs, and whether they depend on other samples of the batch.
+
+    Refuses a function that cannot be used, with its reason.
+    """
+    function, label = setting.function, setting.label
 
     def once(*given: Any) -> Any:
         before = str(jax.tree.structure(given))
@@ -302,7 +308,12 @@ def _tried(function: Callable, params: Any, x: Any, label: str) -> Any:
     first = jax.jit(function)(params, x)
     if not bool(jnp.isfinite(first).all()):
         raise InputError(f"{label}(params, x) is NaN or infinite at the given weights.")
-    return outputs
+    try:
+        alone = jax.jit(jax.vmap(setting.apply, in_axes=(None, 0)))(params, x)
+        apart = jnp.max(jnp.abs(alone - first)) / jnp.maximum(jnp.max(jnp.abs(first)), 1e-300)
+    except Exception:  # it does not work on a batch of one
+        return outputs, True
+    return outputs, not bool(apart < 1e-9)
 
 
 def _said(what: str, error: Exception) -> InputError:

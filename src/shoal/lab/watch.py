@@ -93,7 +93,7 @@ class Watch:
 watch = Watch
 
 
-def _cell(value: np.ndarray) -> Any:
+def _cell(value: Any) -> Any:
     return value.item() if value.ndim == 0 else [float(v) for v in value.ravel()]
 
 
