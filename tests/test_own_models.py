@@ -1,5 +1,7 @@
 """Own models: a function, or a module of Flax, Equinox or PyTorch; and what is refused."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 
 import five_models
 import shoal as sh
+from shoal.cli import main
 
 
 def made(name):
@@ -305,3 +308,80 @@ def test_what_is_inside_a_model_is_found():
         h = h + A @ h @ one["v"]
         h = h + np.maximum(h @ one["in"], 0) @ one["out"]
     np.testing.assert_allclose(entropies, expected, rtol=1e-6, atol=1e-9)
+
+
+# --------------------------------------------------------------------------- on the command line
+
+FILE = """
+import numpy as np
+import shoal as sh
+from shoal.cli import main
+
+def line(width: int = 3, seeds=(0,)):
+    x = np.random.default_rng(0).standard_normal((2, width))
+    return sh.setup(lambda w, x: x @ w, lambda key: np.zeros(width), x, x[:, 0], seeds=seeds)
+
+fixed = line(4)
+number = 3
+
+def wrong():
+    return 7
+
+def broken():
+    return 1 / 0
+"""
+
+
+@pytest.fixture
+def shoal(tmp_path, monkeypatch, capsys):
+    """A command in a folder with my.py: its exit code, and what it says."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.py").write_text(FILE)
+
+    def run(*words):
+        capsys.readouterr()
+        code = main(list(words))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_a_model_in_a_file_is_trained_reported_and_certified(shoal, tmp_path):
+    words = ["--set", "width=5", "--steps", "20", "--probes", "+kernel_distance"]
+    code, said, _ = shoal("train", "my.py:line", *words, "--out", "r")
+    assert code == 0
+    assert "line: 1 seed, 20 steps" in said
+    assert shoal("report", "r", "--paper", "my.py:line")[0] == 0
+    assert (tmp_path / "r" / "report.html").is_file()
+    code, said, _ = shoal("certify", "my.py:line.kernel_regime", "--run", "r", "--json")
+    assert (code, json.loads(said)["results"][0]["verdict"]) == (0, "holds")
+    code, said, _ = shoal("train", "my.py:line", "--seeds", "0-2", "--steps", "2", "--json")
+    assert json.loads(said)["seeds"] == [0, 1, 2]
+    assert shoal("train", "my.py:fixed", "--steps", "2", "--set", "train=params")[0] == 0
+    assert shoal("landscape", "r", "--paper", "my.py:line", "--points", "5")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("train my.py:lin", "my.py defines no 'lin'; did you mean 'line'?"),
+        ("train nowhere.py:line", "there is no file 'nowhere.py'"),
+        ("train my.py:line --set wdth=3", "line has no setting 'wdth'; did you mean 'width'?"),
+        ("train my.py:fixed --set width=3", "fixed is a finished setup"),
+        ("train my.py:fixed --seeds 0-2", "fixed has the seeds [0]"),
+        ("train my.py:number", "number is a int"),
+        ("train my.py:wrong", "wrong(...) returns a int"),
+        ("train my.py:broken", "broken(...) fails in my.py, line 17: ZeroDivisionError"),
+        ("train my.py:line --params w.npz", "--params is for papers"),
+        ("train my.py:line --set num_steps=10 --set every=3", "does not divide"),
+        ("certify my.py:line", "which theorem?"),
+        ("certify my.py:line.theorem_a", "line has no theorem 'theorem_a'"),
+        ("train my.py:line --set width=0", "fails in my.py, line 8: IndexError"),
+    ],
+)
+def test_a_wrong_target_is_told_in_one_line(shoal, words, complaint):
+    code, out, err = shoal(*words.split())
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert err.count("\n") == 1

@@ -196,7 +196,7 @@ def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json
         if start != Start():
             msg = "--run certifies a finished run: leave out --set, --data, --params, --seeds, ..."
             raise InputError(msg)
-        made = disk.load_run(run, None if isinstance(paper, Paper) else _setup(paper, start))
+        made = disk.load_run(run, own_setup_of(target, run))
         if isinstance(paper, Paper) and made.setup.name != paper.key:
             raise InputError(f"{str(run)!r} is a run of {made.setup.name}, not of {paper.key}.")
         made.notes["step_size_source"] = f"the run in {run}"
@@ -206,10 +206,13 @@ def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json
     answer(found.to_json() | more | made.notes, console.certificates_parts(found), json=json)
 
 
-def own_setup_of(target: str) -> Setup | None:
-    """The setup of an own model that --paper names; a paper that it names is known from now on."""
+def own_setup_of(target: str, folder: Path) -> Setup | None:
+    """The setup of a run of the own model that --paper names; a paper is known from now on."""
     source = target_of(target) if target else None
-    return None if source is None or isinstance(source, Paper) else _setup(source, Start())
+    if source is None or isinstance(source, Paper):
+        return None
+    setting = disk.read_json(folder / "run.json").get("setting", {})
+    return source.setup(dict(setting.get("arguments", {})), precision="float64")
 
 
 # --------------------------------------------------------------------------- papers and their data
@@ -256,8 +259,7 @@ def data(target: str, *, settings: list[str] | None, data: Path | None, json: bo
 
 def landscape(*folders: Path, out: Path, paper: str, json: bool, **options: Any) -> None:
     """``shoal landscape``."""
-    setup = own_setup_of(paper)
-    runs = [disk.load_run(folder, setup) for folder in folders]
+    runs = [disk.load_run(folder, own_setup_of(paper, folder)) for folder in folders]
     disk.require_folder(out)
     with console.progress("landscape") as tell:
         found = sh.landscape(*runs, names=tuple(map(str, folders)), progress=tell, **options)

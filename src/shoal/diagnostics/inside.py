@@ -131,7 +131,9 @@ def _parts(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], tuple, tupl
             value = op.inputs[0]
         return None
 
-    attention, units, stream = [], [], []
+    attention: list[Found] = []
+    units: list[Found] = []
+    stream: list[Found] = []
     softmaxes: dict[int, int] = {}
     carried: dict[int, int] = {}  # a rearranged softmax, and which one it is
     for op in operations:

@@ -38,6 +38,7 @@ class Own(Setting):
     loss_function: Static[Any] = None  # The loss of outputs and targets.
     shapes: Static[Any] = None  # Tree structure and shapes of the parameters.
     label: Static[str] = "own"  # Name of the model.
+    arguments: Static[Any] = ()  # Keywords of the function that made the setup, and their values.
     coupled: Static[bool] = False  # The output of a sample depends on the other samples.
     restore: Static[Any] = None  # Trained weights in the form of the module they came from.
     read: Static[Any] = None  # Weights of such a module, by the names of the setup.
@@ -46,6 +47,14 @@ class Own(Setting):
     def loss(self) -> Any:  # type: ignore[override]
         """The loss that was given."""
         return self.loss_function
+
+    def asdict(self) -> dict[str, Any]:
+        """Fields that are words or numbers, by name."""
+        fields = super().asdict() | {"arguments": dict(self.arguments)}
+        if not isinstance(self.method, str):
+            fields["method"] = "optax"
+        kinds = str | int | float | dict | None
+        return {name: value for name, value in fields.items() if isinstance(value, kinds)}
 
     def params(self) -> Any:
         """Shapes of the parameters that were given."""
@@ -376,6 +385,7 @@ class OwnModel:
         setting = with_values(made.setting, training, owner=self.key)
         require_whole_records(setting.num_steps, setting.every)
         trained_blocks(setting, made.params0)
+        setting = setting.replace(label=self.key, arguments=tuple(keywords.items()))
         made = made.replace(setting=setting, overrides=tuple(training)).astype(more["precision"])
         return made if setting.step_size is None else made.with_steps(setting.step_size)
 
