@@ -256,11 +256,11 @@ def _reading(path: Path) -> Iterator[None]:
         raise InputError(msg) from None
 
 
-def _page_of(path: Path, paper: str) -> Page:
+def _page_of(path: Path, target: str) -> Page:
     if not path.exists():
         raise InputError(f"there is no file or folder {str(path)!r}.")
     if (path / "run.json").is_file():
-        return _run_page(path, paper)
+        return _run_page(path, target)
     if (path / "ledger.json").is_file():
         with _reading(path / "ledger.json"):
             return _ledger_page(disk.read_json(path / "ledger.json"))
