@@ -64,3 +64,26 @@ def test_an_own_model_is_trained_and_shown(told, tmp_path):
     (page,) = tmp_path.rglob("report.html")
     assert "A classifier of sequences" in page.read_text()
     assert str(page) in text
+
+
+@pytest.mark.slow
+def test_a_pytorch_layer_is_trained_and_gets_its_weights_back(told):
+    pytest.importorskip("torch", reason="torch is not installed")
+    text, names = told("own_torch")
+    said = float(text.rsplit(":", 1)[1])
+    assert said == pytest.approx(names["run"].risk[0, -1], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_flax_module_is_trained_by_optax(told):
+    pytest.importorskip("flax", reason="flax is not installed")
+    text, names = told("own_flax")
+    assert names["run"].risk[0, -1] < 0.1 * names["run"].risk[0, 0]
+    assert "outputs (10,)" in text
+
+
+@pytest.mark.slow
+def test_an_equinox_module_is_certified(told):
+    pytest.importorskip("equinox", reason="equinox is not installed")
+    text, _ = told("own_equinox")
+    assert "kernel_regime" in text

@@ -12,7 +12,7 @@ LAYERS = (
     {
         "errors", "_typing", "trees", "linalg", "losses", "methods", "models", "training",
         "problems", "files", "figures", "fits", "tuning", "inits", "attention", "certificates",
-        "jsons", "runtime", "native", "pathfinder", "reviews", "theory",
+        "jsons", "runtime", "native", "pathfinder", "reviews", "theory", "interop",
         "diagnostics",
     },
     {"lab"},

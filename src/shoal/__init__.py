@@ -22,6 +22,7 @@ _PLACES = {
     "lab.theorem": "certify Theorem",
     "lab.setup": "Setup",
     "lab.own": "per_sample",
+    "lab.watch": "watch",
     "lab.study": "Study decades",
     "lab.setting": "Setting Static Traced Data",
     "lab.paper": "Paper",
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from shoal.lab.setup import Setup
     from shoal.lab.study import Study, decades
     from shoal.lab.theorem import Theorem, certify
+    from shoal.lab.watch import watch
     from shoal.landscapes import landscape
     from shoal.losses import half_sum_of_squares, mean_of_squares
     from shoal.problems import Problem

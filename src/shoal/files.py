@@ -142,3 +142,23 @@ def write_aside(path: Path, content: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def read_weights(path: str | Path) -> dict[str, np.ndarray]:
+    """Named arrays from ``.npz`` or ``.safetensors``. A pickle is never opened."""
+    path = _existing(path)
+    if path.suffix == ".npz":
+        return read_npz(path)
+    if path.suffix != ".safetensors":
+        raise InputError(
+            f"{str(path)!r}: expected .npz or .safetensors. A .pt file holds a pickle, which "
+            "can run any code when it is opened, so shoal does not. To convert it: "
+            "safetensors.torch.save_file(torch.load(path, weights_only=True), 'w.safetensors')."
+        )
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, TypeError, KeyError, OSError, ValueError) as error:
+        raise InputError(f"{str(path)!r} cannot be read as safetensors ({error}).") from None

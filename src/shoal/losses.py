@@ -79,7 +79,7 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def loss_of(loss: str | Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def loss_of(loss: Any) -> Callable[[Any, Any], Any]:
     """A loss by its name, or the function itself."""
     if callable(loss):
         return loss

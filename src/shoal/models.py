@@ -17,6 +17,7 @@ class Model(NamedTuple):
     batch_size: int | None = None  # Maximum samples per batch; None means all.
     outputs: Callable[[Params, Any], Float[Array, "N ..."]] | None = None
     """Outputs of all samples at once, if not by ``vmap`` of ``apply``."""
+    coupled: bool = False  # The output of a sample depends on the other samples of its batch.
     fast_outputs: Callable[[Params, Any], Float[Array, "N ..."]] | None = None
     """A faster way to all outputs, differentiable once and in the parameters only."""
     fused_squares: Callable[[Params, Any, Array], Float[Array, ""]] | None = None

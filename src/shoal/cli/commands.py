@@ -19,10 +19,10 @@ from shoal.jsons import dumps
 from shoal.lab.paper import Paper
 from shoal.lab.run import Run, chosen_probes
 from shoal.lab.setting import parse_assignments
-from shoal.lab.setup import Setup, paper_setup
+from shoal.lab.setup import Setup
 from shoal.lab.theorem import ANY_METHOD, Certificates, Theorem, require_covered
 from shoal.pages import drawing, page
-from shoal.papers import BUILT_IN, PAPERS, paper_of, split_target
+from shoal.papers import BUILT_IN, PAPERS, paper_of, split_target, target_of
 
 PROBES: dict[str, Any] = {"": None, "none": ()}
 """What --probes says without names: the usual ones, or none."""
@@ -89,7 +89,7 @@ def seeds_of(text: str) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def _setup(paper: Paper, start: Start, theorem: Theorem | None = None) -> Setup:
+def _setup(paper: Any, start: Start, theorem: Theorem | None = None) -> Setup:
     """The setup that the options describe; a theorem decides the method where none is given."""
     values: dict[str, Any] = dict(parse_assignments(start.set or []))
     if start.steps is not None:
@@ -97,15 +97,15 @@ def _setup(paper: Paper, start: Start, theorem: Theorem | None = None) -> Setup:
             raise InputError("--steps and --set num_steps=... say the same thing; use one of them.")
         values["num_steps"] = start.steps
     if theorem is not None:
-        if paper.setting().num_steps is None:
+        if isinstance(paper, Paper) and paper.setting().num_steps is None:
             values.setdefault("num_steps", CERTIFIED_STEPS)
         if theorem.method != ANY_METHOD:
             known = (theorem.method,) if isinstance(theorem.method, str) else theorem.method
             if (method := values.setdefault("method", known[0])) not in known:
                 msg = f"method={method}, but {theorem.key} is about {' or '.join(known)}."
                 raise InputError(msg)
-    return paper_setup(
-        paper, values, seeds=seeds_of(start.seeds),
+    return paper.setup(
+        values, seeds=seeds_of(start.seeds),
         data=start.data, params=start.params, precision=start.precision,
     )  # fmt: skip
 
@@ -137,7 +137,7 @@ def _setting_json(run: Run) -> dict[str, Any]:
 
 def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
     """``shoal train``: the run is compared with all theorems whose probes are recorded."""
-    paper = paper_of(target)
+    paper = target_of(target)
     if out is not None:
         disk.require_free(out)
     setup = _setup(paper, start)
@@ -174,7 +174,7 @@ def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
 def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json: bool) -> None:
     """``shoal certify``: train and compare, or compare a run that is finished."""
     target, key = split_target(name)
-    paper = paper_of(target)
+    paper = target_of(target)
     if not key:
         names = ", ".join(f"{target}.{t.key}" for t in paper.all_theorems())
         raise InputError(f"{name!r} names a paper; which theorem? There are: {names}.")
@@ -190,14 +190,23 @@ def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json
         if start != Start():
             msg = "--run certifies a finished run: leave out --set, --data, --params, --seeds, ..."
             raise InputError(msg)
-        made = disk.load_run(run)
-        if made.setup.name != paper.key:
+        made = disk.load_run(run, own_setup_of(target, run))
+        if isinstance(paper, Paper) and made.setup.name != paper.key:
             raise InputError(f"{str(run)!r} is a run of {made.setup.name}, not of {paper.key}.")
         made.notes["step_size_source"] = f"the run in {run}"
     found = sh.certify(made, theorem)
     _save(made, [found], start, out)
     more = {"setting": _setting_json(made), "precision": made.setup.precision}
     answer(found.to_json() | more | made.notes, console.certificates_parts(found), json=json)
+
+
+def own_setup_of(target: str, folder: Path) -> Setup | None:
+    """The setup of a run of the own model that --paper names; a paper is known from now on."""
+    source = target_of(target) if target else None
+    if source is None or isinstance(source, Paper):
+        return None
+    setting = disk.read_json(folder / "run.json").get("setting", {})
+    return source.setup(dict(setting.get("arguments", {})), precision="float64")
 
 
 # --------------------------------------------------------------------------- papers and their data
@@ -244,9 +253,7 @@ def data(target: str, *, settings: list[str] | None, data: Path | None, json: bo
 
 def landscape(*folders: Path, out: Path, paper: str, json: bool, **options: Any) -> None:
     """``shoal landscape``."""
-    if paper:
-        paper_of(paper)  # from now on its runs are known
-    runs = [disk.load_run(folder) for folder in folders]
+    runs = [disk.load_run(folder, own_setup_of(paper, folder)) for folder in folders]
     disk.require_folder(out)
     with console.progress("landscape") as tell:
         found = sh.landscape(*runs, names=tuple(map(str, folders)), progress=tell, **options)

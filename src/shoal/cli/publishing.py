@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from rich.markup import escape
 
 from shoal import console, figures, workers
-from shoal.cli.commands import answer, command_line, write_figure, write_page
+from shoal.cli.commands import answer, command_line, own_setup_of, write_figure, write_page
 from shoal.disk import runs as disk
 from shoal.disk.cache import cached, source_of
 from shoal.errors import InputError, nearest
@@ -19,7 +19,7 @@ from shoal.lab.claim import Claim
 from shoal.lab.ledger import Entry, about, ledger_json
 from shoal.lab.paper import Paper, PaperFigure
 from shoal.pages import page, sections
-from shoal.papers import BUILT_IN, PAPERS, known_paper, paper_of, split_target
+from shoal.papers import BUILT_IN, PAPERS, known_paper, paper_of, split_target, target_of
 from shoal.runtime import cores
 
 KEPT = "What is finished is kept; the same command continues."
@@ -224,11 +224,11 @@ Page = tuple[str, str, list[page.Section], list[Paper]]
 def report(*paths: Path, out: Path | None, paper: str, json: bool) -> None:
     """``shoal report``."""
     if paper:
-        paper_of(paper)  # from now on its runs are known
+        target_of(paper)  # from now on its runs are known
     if not paths:
         msg = "report needs a run folder, or what claims, reproduce or certify --json wrote."
         raise InputError(msg)
-    pages = [_page_of(path) for path in paths]
+    pages = [_page_of(path, paper) for path in paths]
     title, lead, parts, used = pages[0]
     if len(pages) > 1:
         title, lead = "A report", "; ".join(dict.fromkeys(lead for _, lead, _, _ in pages if lead))
@@ -256,11 +256,11 @@ def _reading(path: Path) -> Iterator[None]:
         raise InputError(msg) from None
 
 
-def _page_of(path: Path) -> Page:
+def _page_of(path: Path, target: str) -> Page:
     if not path.exists():
         raise InputError(f"there is no file or folder {str(path)!r}.")
     if (path / "run.json").is_file():
-        return _run_page(path)
+        return _run_page(path, target)
     if (path / "ledger.json").is_file():
         with _reading(path / "ledger.json"):
             return _ledger_page(disk.read_json(path / "ledger.json"))
@@ -280,8 +280,9 @@ def _page_of(path: Path) -> Page:
     raise InputError(msg)
 
 
-def _run_page(path: Path) -> Page:
-    run, theorems = disk.load_run(path), disk.read_json(path / "certificates.json")
+def _run_page(path: Path, target: str) -> Page:
+    run = disk.load_run(path, own_setup_of(target, path))
+    theorems = disk.read_json(path / "certificates.json")
     with _reading(path):
         parts = sections.run_sections(run, theorems)
     paper = run.setup.paper

@@ -35,7 +35,7 @@ def jacobian(
 
 
 def _block_jacobians(model: Model, inputs: Any, params: Params) -> dict[str, Float[Array, "R P"]]:
-    if model.outputs is not None:  # a function of the whole batch
+    if model.coupled:  # one sample's output depends on the others: the whole batch for each row
         J = blocks(jax.jacrev(lambda params: predict(model, params, inputs).ravel())(params))
         return {name: j.reshape(j.shape[0], -1) for name, j in J.items()}
     one = jax.jacrev(lambda params, sample: model.apply(params, sample).ravel())

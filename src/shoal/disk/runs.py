@@ -152,13 +152,8 @@ def _write_files(folder: Path, run: Run, theorems: list[dict[str, Any]]) -> None
 
 
 def _setting_json(setup: Setup) -> dict[str, Any]:
-    """The settings; of an own model those that are words or numbers."""
     values = setup.setting.asdict()
-    if not isinstance(values["method"], str):
-        values["method"] = OPTAX
-    if setup.paper:
-        return values
-    return {k: v for k, v in values.items() if v is None or isinstance(v, str | int | float)}
+    return values if isinstance(values["method"], str) else values | {"method": OPTAX}
 
 
 def _digest(path: Path) -> str:

@@ -174,6 +174,11 @@ def _look(setup: Setup, points: Any, *, probes: tuple, batch: int, risk: bool) -
     return over_runs(one, setup, batch, points)
 
 
+def look(setup: Setup, params: Any, probes: Iterable[str]) -> dict[str, Any]:
+    """Risk and probes of every run at given weights, as one row of a trajectory."""
+    return _look(setup, params, probes=tuple(probes), batch=1, risk=True)
+
+
 @in_float64
 def trajectories(
     setup: Setup,

@@ -10,13 +10,14 @@ A new paper is one file with such a value, called ``PAPER``.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from shoal.errors import InputError
 from shoal.figures import Figure
 from shoal.lab.claim import Claim, Plan, Rule, study_measure
 from shoal.lab.setting import OURS, PAPER, SUMMARY, Setting
+from shoal.lab.setup import Setup, paper_setup
 from shoal.lab.study import Study, study_figure
 from shoal.lab.theorem import KERNEL_REGIME, Theorem, named_theorem
 
@@ -163,6 +164,10 @@ class Paper:
         """The plan of a claim, for figures that show the same runs."""
         found = next(c for c in self.claims if c.key == f"{self.key}.{claim}")
         return found.full if full else found.quick
+
+    def setup(self, values: Mapping[str, Any], **how: Any) -> Setup:
+        """The setup that a user's words describe (`paper_setup`)."""
+        return paper_setup(self, values, **how)
 
     def all_theorems(self) -> tuple[Theorem, ...]:
         """Its own theorems and the one about every model."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from shoal.diagnostics.dynamics import STATES
@@ -75,6 +76,17 @@ class Run:
         each = [{name: x[i] for name, x in ends.items()} for i in range(len(self.seeds))]
         return [end | {"state": STATES[int(end["state"])]} for end in each]
 
+    def state_dict(self, seed: int | None = None) -> Any:
+        """Trained weights in the form of the module that they came from.
+
+        For PyTorch a ``state_dict``, for Flax and Equinox the module (or variables) itself; for a
+        JAX function the tree of weights. ``seed`` chooses one of several.
+        """
+        row = 0 if seed is None else self.seeds.index(seed)
+        params = jax.tree.map(lambda W: W[row], self.params)
+        restore = getattr(self.setup.setting, "restore", None)
+        return params if restore is None else restore(params)
+
     def frame(self) -> Any:
         """A polars frame: seed, step, (time,) risk, and one column per scalar probe."""
         import polars as pl
@@ -127,6 +139,10 @@ def load(folder: str | Path, setup: Setup | None = None, *, paper: str = "") -> 
     """
     from shoal.disk.runs import load_run
 
+    if (Path(folder) / "log.json").is_file():
+        from shoal.lab.watch import run_of_log
+
+        return run_of_log(Path(folder), setup)
     if paper:
         from shoal.papers import paper_of
 
@@ -160,11 +176,11 @@ def chosen_probes(setup: Setup, wanted: Any, extra: Iterable[str] = ()) -> tuple
 def train(
     setup: Setup,
     *,
-    steps: int | None = None,
+    steps: Any = None,
     step_size: Any = None,
     method: Any = None,
     probes: Any = None,
-    every: int | None = None,
+    every: Any = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Run:
     """Train every seed of a setup.
@@ -176,6 +192,10 @@ def train(
     from names to functions ``setup -> (params -> value)`` that make probes of your own; a name
     without a function (None) is one that exists.
     """
+    for name, value, least in (("steps", steps, 0), ("every", every, 1)):
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if value is not None and (not whole or value < least):
+            raise InputError(f"{name}={value!r}: expected a whole number, at least {least}.")
     changes = {"num_steps": steps, "every": every, "method": method}
     changes = {name: value for name, value in changes.items() if value is not None}
     if steps is not None and every is None and steps % setup.setting.every:
@@ -208,6 +228,17 @@ def _with_own_probes(setup: Setup, probes: Any) -> tuple[Setup, Any]:
     return setup.replace(own_probes=tuple(own.items())), list(probes)
 
 
+def _checked_steps(step_size: Any, count: int) -> np.ndarray:
+    try:
+        steps = np.asarray(step_size, np.float64)
+    except (TypeError, ValueError):
+        steps = np.full(0, np.nan)
+    if steps.shape not in ((), (count,)) or not np.all(np.isfinite(steps) & (steps > 0)):
+        many = f", or {count} of them, one per seed" if count > 1 else ""
+        raise InputError(f"step_size={step_size!r}: expected a number above 0{many}.")
+    return steps
+
+
 def _with_steps(setup: Setup, step_size: Any) -> tuple[Setup, str, tuple[str, ...]]:
     """Choose a step for every seed if none is given; where it came from; probes to add."""
     more: tuple[str, ...] = ()
@@ -221,7 +252,7 @@ def _with_steps(setup: Setup, step_size: Any) -> tuple[Setup, str, tuple[str, ..
                 steps = np.where(none, engine.default_steps(setup), steps) if none.any() else steps
                 return setup.with_steps(steps), f"largest that {theorem.key} allows", more
     if step_size is not None:
-        return setup.with_steps(step_size), "given", more
+        return setup.with_steps(_checked_steps(step_size, setup.num_runs)), "given", more
     if setup.step_size is not None:
         return setup, "given", more
     if not isinstance(setup.setting.method, str):

@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.errors import InputError, nearest
 from shoal.lab.paper import Paper
+from shoal.lab.setup import Setup
 
 LOADED = "shoal_paper_"
 """How the modules of users' files are called."""
@@ -45,9 +46,9 @@ def _named(key: str) -> Paper:
 
 
 @functools.cache
-def _from_file(path: Path) -> Paper:
-    """Run a file and take its ``PAPER``. Only a path that the user typed is ever run."""
-    mark = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # files of one name are two papers
+def _module(path: Path) -> Any:
+    """Run a file. Only a path that the user typed is ever run."""
+    mark = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # files of one name are two modules
     name = f"{LOADED}{path.stem}_{mark}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None  # its name ends in .py
@@ -56,17 +57,44 @@ def _from_file(path: Path) -> Paper:
     sys.modules[name] = module  # so that classes in it know their source
     try:
         spec.loader.exec_module(module)
-        found = _value(module, str(path))
-        if found.key in BUILT_IN:
-            msg = f"{str(path)!r} calls itself {found.key!r}, which is a built-in paper; rename it."
-            raise InputError(msg)
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, InputError) or not isinstance(error, Exception):
             raise
         msg = f"{str(path)!r} fails when it is run: {type(error).__name__}: {error}"
         raise InputError(msg) from error
+    return module
+
+
+def _existing(target: str) -> Path:
+    path = Path(target)
+    if not path.is_file():
+        msg = f"there is no file {target!r}; write a template with shoal new paper NAME."
+        raise InputError(msg)
+    return path.resolve()
+
+
+def _from_file(path: Path) -> Paper:
+    """The ``PAPER`` of a file."""
+    found = _value(_module(path), str(path))
+    if found.key in BUILT_IN:
+        msg = f"{str(path)!r} calls itself {found.key!r}, which is a built-in paper; rename it."
+        raise InputError(msg)
     return found
+
+
+def target_of(target: str) -> Any:
+    """Where setups come from: a paper, or ``my.py:name``, a model in a user's file."""
+    file, colon, name = target.rpartition(":")
+    if not colon or not is_file(file):
+        return paper_of(target)
+    from shoal.lab.own import OwnModel
+
+    module = _module(_existing(file))
+    if not hasattr(module, name):
+        known = [n for n, v in vars(module).items() if callable(v) or isinstance(v, Setup)]
+        raise InputError(f"{file} defines no {name!r}; {nearest(name, known)}")
+    return OwnModel(name, getattr(module, name))
 
 
 class _Papers(Mapping[str, Paper]):
@@ -93,11 +121,7 @@ def is_file(target: str) -> bool:
 def paper_of(target: str) -> Paper:
     """A paper by its key, or by the path of the file that defines it."""
     if is_file(target):
-        path = Path(target)
-        if not path.is_file():
-            msg = f"there is no file {target!r}; write a template with shoal new paper NAME."
-            raise InputError(msg)
-        return _from_file(path.resolve())
+        return _from_file(_existing(target))
     if target not in PAPERS:
         raise InputError(f"no paper is called {target!r}; {nearest(target, PAPERS)}")
     return PAPERS[target]
@@ -125,7 +149,13 @@ def split_target(name: str) -> tuple[str, str]:
 
     >>> split_target("wu2023.theorem_a"), split_target("./mine.py.theorem_1"), split_target("a.py")
     (('wu2023', 'theorem_a'), ('./mine.py', 'theorem_1'), ('a.py', ''))
+    >>> split_target("my.py:model.kernel_regime"), split_target("my.py:model")
+    (('my.py:model', 'kernel_regime'), ('my.py:model', ''))
     """
+    file, own, rest = name.partition(".py:")
+    if own:
+        model, _, part = rest.partition(".")
+        return f"{file}{own}{model}", part
     if is_file(name):
         return name, ""
     target, _, part = name.rpartition(".") if ".py." in name else name.partition(".")
