@@ -23,6 +23,7 @@ _PLACES = {
     "lab.setup": "Setup",
     "lab.own": "per_sample",
     "lab.watch": "watch",
+    "lab.diagnosis": "diagnose",
     "lab.study": "Study decades",
     "lab.setting": "Setting Static Traced Data",
     "lab.paper": "Paper",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from shoal.inits import lecun
     from shoal.lab import probes
     from shoal.lab.claim import Claim, Plan, Rule, above, below, between, exponent, slope
+    from shoal.lab.diagnosis import diagnose
     from shoal.lab.own import per_sample
     from shoal.lab.paper import Paper
     from shoal.lab.run import Run, load, train

@@ -4,7 +4,7 @@ A model is a function of weights and a batch. `parts` writes it down as a list o
 are inlined), and finds
 
 - *attention*: an exponential over its own sum, contracted with values along the summed axis;
-- *units*: a maximum with zero;
+- *units*: a maximum with zero (and, apart, what can saturate: tanh and logistic);
 - *stream*: a sum of two arrays of tokens one of which is made from the other (a residual), and the
   output of every attention.
 
@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from shoal import trees
 from shoal._typing import Array, Float
 
 INLINED = ("jit", "pjit", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint",
@@ -42,15 +43,17 @@ class Found(NamedTuple):
     value: int
     name: str
     axis: int = -1
+    before: int = -1  # Attention: its scores; units: what enters them.
+    kind: str = ""  # The operation.
 
 
-class Parts(NamedTuple):
-    """What was found, and the function that returns the values of all of it."""
+class Weight(NamedTuple):
+    """A block of weights, what it multiplies, and the product."""
 
-    attention: tuple[Found, ...]
-    units: tuple[Found, ...]
-    stream: tuple[Found, ...]
-    capture: Callable[[Any, Any], dict[int, Array]]
+    block: str
+    given: Any
+    product: int
+    name: str
 
 
 class _Constant(NamedTuple):
@@ -109,41 +112,101 @@ def _place(equation: Any) -> str:
     return ""
 
 
-def _parts(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], tuple, tuple, tuple]:
-    operations, inputs, _ = _flat(closed)
-    made_by = {number: op for op in operations for number in op.outputs}
-    above: dict[int, int] = dict.fromkeys(inputs, 0)  # ancestors as bits
-    for op in operations:
+class Parts(NamedTuple):
+    """What was found in a program."""
+
+    attention: tuple[Found, ...]
+    units: tuple[Found, ...]
+    saturating: tuple[Found, ...]
+    stream: tuple[Found, ...]
+    program: "Program"
+
+    def capture(self, params: Any, x: Any) -> dict[int, Array]:
+        """The values of all that was found."""
+        wanted = {found.value for some in self[:4] for found in some}
+        values = self.program.run(params, x)
+        return {number: values[number] for number in wanted}
+
+
+class Program(NamedTuple):
+    """A model as a list of operations: numbers of its inputs (weights first) and its output."""
+
+    operations: list[Operation]
+    inputs: list[int]
+    blocks: tuple[str, ...]
+    output: Any
+
+    def made_by(self) -> dict[int, Operation]:
+        """For every value the operation that makes it."""
+        return {number: op for op in self.operations for number in op.outputs}
+
+    def run(self, params: Any, x: Any, edits: dict[int, Callable] | None = None) -> dict[int, Any]:
+        """All values; ``edits`` change some of them on the way (``number -> function``)."""
+        edits = edits or {}
+        given = jax.tree.leaves((params, x))
+        values: dict[int, Any] = dict(zip(self.inputs, given, strict=True))
+
+        def value(atom: Any) -> Any:
+            return atom.value if isinstance(atom, _Constant) else values[atom]
+
+        for op in self.operations:
+            bound = op.equation.primitive.get_bind_params(op.equation.params)
+            functions, rest = bound if isinstance(bound, tuple) else ((), bound)
+            out = op.equation.primitive.bind(*functions, *map(value, op.inputs), **rest)
+            out = out if op.equation.primitive.multiple_results else [out]
+            for number, array in zip(op.outputs, out, strict=True):
+                values[number] = edits[number](array, values) if number in edits else array
+        return values
+
+    def edited(self, edits: dict[int, Callable]) -> Callable[[Any, Any], Any]:
+        """The model with some values changed, as a function of weights and the same batch."""
+        return lambda params, x: self.run(params, x, edits)[self.output]
+
+
+def program(function: Callable[[Any, Any], Any], params: Any, x: Any) -> Program:
+    """Write ``function(params, x)`` down; shapes suffice."""
+    operations, inputs, outputs = _flat(jax.make_jaxpr(function)(params, x))
+    return Program(operations, inputs, tuple(trees.blocks(params)), outputs[0])
+
+
+def _origin(value: Any, kinds: tuple[str, ...], made_by: dict[int, Operation]) -> Operation | None:
+    """The operation of some kind that a value comes from by rearrangement only."""
+    while isinstance(value, int) and value in made_by:
+        op = made_by[value]
+        if op.equation.primitive.name in kinds:
+            return op
+        if op.equation.primitive.name not in SAME:
+            return None
+        value = op.inputs[0]
+    return None
+
+
+def parts(function: Callable[[Any, Any], Any], params: Any, x: Any) -> Parts:
+    """Find attention, units and streams in ``function(params, x)``; shapes suffice."""
+    listed = program(function, params, x)
+    made_by = listed.made_by()
+    above: dict[int, int] = dict.fromkeys(listed.inputs, 0)  # ancestors as bits
+    for op in listed.operations:
         bits = 0
         for given in op.inputs:
             if isinstance(given, int):
                 bits |= above[given] | (1 << given)
         above |= dict.fromkeys(op.outputs, bits)
-
-    def origin(value: Any, kind: str) -> Operation | None:
-        """The operation of some kind that a value comes from by rearrangement only."""
-        while isinstance(value, int) and value in made_by:
-            op = made_by[value]
-            if op.equation.primitive.name == kind:
-                return op
-            if op.equation.primitive.name not in SAME:
-                return None
-            value = op.inputs[0]
-        return None
-
     attention: list[Found] = []
     units: list[Found] = []
+    saturating: list[Found] = []
     stream: list[Found] = []
-    softmaxes: dict[int, int] = {}
+    softmaxes: dict[int, tuple[int, int]] = {}  # a softmax, its axis and its scores
     carried: dict[int, int] = {}  # a rearranged softmax, and which one it is
-    for op in operations:
+    for op in listed.operations:
         name = op.equation.primitive.name
         if name == "div":
-            top, bottom = origin(op.inputs[0], "exp"), origin(op.inputs[1], "reduce_sum")
+            top = _origin(op.inputs[0], ("exp",), made_by)
+            bottom = _origin(op.inputs[1], ("reduce_sum",), made_by)
             if top is not None and bottom is not None and bottom.inputs[0] == top.outputs[0]:
                 axes = bottom.equation.params["axes"]
                 if len(axes) == 1:
-                    softmaxes[op.outputs[0]] = axes[0]
+                    softmaxes[op.outputs[0]] = axes[0], top.inputs[0]
                     carried[op.outputs[0]] = op.outputs[0]
         elif name in (*SAME, "mul", "select_n"):
             for given in op.inputs:
@@ -154,17 +217,132 @@ def _parts(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], tuple, tupl
                 if isinstance(given, int) and given in carried:
                     source = carried[given]
                     if all(found.value != source for found in attention):
-                        attention.append(Found(source, op.place, softmaxes[source]))
+                        axis, scores = softmaxes[source]
+                        attention.append(Found(source, op.place, axis, scores))
                         stream.append(Found(op.outputs[0], f"{op.place} (attended)"))
         elif name == "max" and any(_is_zero(given, made_by) for given in op.inputs):
-            units.append(Found(op.outputs[0], op.place))
+            before = [v for v in op.inputs if not _is_zero(v, made_by)]
+            units.append(Found(op.outputs[0], op.place, -1, before[0] if before else -1))
+        elif name in ("tanh", "logistic") and len(op.equation.outvars[0].aval.shape) >= 2:
+            saturating.append(Found(op.outputs[0], op.place, -1, op.inputs[0], name))
         elif name in ("add", "add_any") and all(isinstance(v, int) for v in op.inputs):
             one, other = op.inputs
             sizes = [atom.aval.shape for atom in op.equation.invars]
             nested = above[one] >> other & 1 or above[other] >> one & 1
             if sizes[0] == sizes[1] and len(sizes[0]) >= 3 and nested:
                 stream.append(Found(op.outputs[0], op.place))
-    return operations, inputs, tuple(attention), tuple(units), tuple(stream)
+    some = [_named(tuple(found)) for found in (attention, units, saturating, stream)]
+    return Parts(some[0], some[1], some[2], some[3], listed)
+
+
+def weights(listed: Program) -> tuple[Weight, ...]:
+    """Where a block of weights multiplies something, in the order of the program."""
+    made_by = listed.made_by()
+    names = dict(zip(listed.inputs, listed.blocks, strict=False))
+    found = []
+    for op in listed.operations:
+        if op.equation.primitive.name == "dot_general":
+            for block, other in (op.inputs, op.inputs[::-1]):
+                source = _root(block, made_by)
+                if source in names and _root(other, made_by) not in names:
+                    found.append(Weight(names[source], other, op.outputs[0], op.place))
+    return tuple(found)
+
+
+def _root(value: Any, made_by: dict[int, Operation]) -> Any:
+    """What a value is a rearrangement or a slice of."""
+    while isinstance(value, int) and value in made_by:
+        op = made_by[value]
+        if op.equation.primitive.name not in (*SAME, "slice", "split", "dynamic_slice"):
+            break
+        value = op.inputs[0]
+    return value
+
+
+def needed(listed: Program, value: int) -> bool:
+    """Whether everything that the output knows of the batch passes through a value."""
+    first = listed.inputs[len(listed.blocks) :]
+    reached = set(first)
+    for op in listed.operations:
+        if any(isinstance(v, int) and v in reached for v in op.inputs):
+            reached |= {number for number in op.outputs if number != value}
+    return listed.output not in reached
+
+
+def feeds(listed: Program, value: int, later: Any, *, near: bool = True) -> bool:
+    """Whether a value reaches a later one; ``near``: through at most one product of two values."""
+    reached = {value: 0}
+    for op in listed.operations:
+        depths = [reached[v] for v in op.inputs if isinstance(v, int) and v in reached]
+        if depths:
+            depth = max(depths) + (op.equation.primitive.name == "dot_general")
+            reached |= dict.fromkeys(op.outputs, depth)
+    return later in reached and (not near or reached[later] <= 1)
+
+
+def residuals(listed: Program, found: "Parts") -> dict[int, Callable]:
+    """Edits that add to what follows each attention what went into it, where nothing does."""
+    shapes = {n: v.aval.shape for op in listed.operations
+              for n, v in zip(op.outputs, op.equation.outvars, strict=True)}  # fmt: skip
+    order = [number for op in listed.operations for number in op.outputs]
+    places = {number: k for k, number in enumerate(order)}
+    edits: dict[int, Callable] = {}
+    for at in found.attention:
+        attended = next(op.outputs[0] for op in listed.operations
+                        if op.equation.primitive.name == "dot_general"
+                        and any(_carries(v, at.value, listed) for v in op.inputs))  # fmt: skip
+        if not needed(listed, attended):
+            continue
+        into = [
+            n for n in order[: places[at.value]]
+            if len(shapes[n]) >= 3 and needed(listed, n) and feeds(listed, n, at.before, near=False)
+        ]  # fmt: skip
+        for after in order[places[attended] :]:
+            same = [n for n in into if shapes[n] == shapes[after]]
+            if same and needed(listed, after):
+                edits[after] = lambda v, values, n=same[-1]: v + values[n]
+                break
+    return edits
+
+
+def _carries(value: Any, source: int, listed: Program) -> bool:
+    made_by = listed.made_by()
+    while isinstance(value, int) and value != source and value in made_by:
+        if made_by[value].equation.primitive.name not in (*SAME, "mul", "select_n"):
+            return False
+        value = next((v for v in made_by[value].inputs if isinstance(v, int)), None)
+    return value == source
+
+
+def output_range(listed: Program) -> tuple[float, float, str]:
+    """Bounds of the output that follow from the last operation, and its name."""
+    made_by = listed.made_by()
+    ranges = {"tanh": (-1.0, 1.0), "logistic": (0.0, 1.0), "exp": (0.0, jnp.inf)}
+    if (op := _origin(listed.output, tuple(ranges), made_by)) is not None:
+        return (*ranges[op.equation.primitive.name], op.equation.primitive.name)
+    op = _origin(listed.output, ("max",), made_by)
+    if op is not None and any(_is_zero(given, made_by) for given in op.inputs):
+        return 0.0, jnp.inf, "ReLU"
+    return -jnp.inf, jnp.inf, ""
+
+
+def last_features(listed: Program) -> int | None:
+    """The value that the last block of weights multiplies, if only biases come after it."""
+    made_by = listed.made_by()
+    names = dict(zip(listed.inputs, listed.blocks, strict=False))
+    value = listed.output
+    for _ in range(20):
+        if (op := _origin(value, ("add", "dot_general"), made_by)) is None:
+            return None
+        roots = [_root(given, made_by) for given in op.inputs]
+        if op.equation.primitive.name == "dot_general":
+            sides = [v for v, root in zip(op.inputs, roots, strict=True) if root not in names]
+            return sides[0] if len(sides) == 1 and isinstance(sides[0], int) else None
+        sides = [v for v, root in zip(op.inputs, roots, strict=True) if root not in names]
+        if len(sides) != 1:
+            return None
+        value = sides[0]
+    return None
 
 
 def _is_zero(value: Any, made_by: dict[int, Operation]) -> bool:
@@ -173,29 +351,6 @@ def _is_zero(value: Any, made_by: dict[int, Operation]) -> bool:
             return False
         value = made_by[value].inputs[0]
     return isinstance(value, _Constant) and jnp.ndim(value.value) == 0 and float(value.value) == 0
-
-
-def parts(function: Callable[[Any, Any], Any], params: Any, x: Any) -> Parts:
-    """Find attention, units and streams in ``function(params, x)``; shapes suffice."""
-    closed = jax.make_jaxpr(function)(params, x)
-    operations, inputs, attention, units, stream = _parts(closed)
-    wanted = {found.value for found in (*attention, *units, *stream)}
-
-    def capture(params: Any, x: Any) -> dict[int, Array]:
-        values: dict[int, Any] = dict(zip(inputs, jax.tree.leaves((params, x)), strict=True))
-
-        def value(given: Any) -> Any:
-            return given.value if isinstance(given, _Constant) else values[given]
-
-        for op in operations:
-            bound = op.equation.primitive.get_bind_params(op.equation.params)
-            functions, rest = bound if isinstance(bound, tuple) else ((), bound)
-            out = op.equation.primitive.bind(*functions, *map(value, op.inputs), **rest)
-            out = out if op.equation.primitive.multiple_results else [out]
-            values |= dict(zip(op.outputs, out, strict=True))
-        return {number: values[number] for number in wanted}
-
-    return Parts(_named(attention), _named(units), _named(stream), capture)
 
 
 def _named(found: tuple[Found, ...]) -> tuple[Found, ...]:
@@ -234,6 +389,16 @@ def largest(weights: Float[Array, "..."], axis: int = -1) -> Float[Array, ""]:
 def dead(units: Float[Array, "... width"]) -> Float[Array, ""]:
     """Share of units that are zero on every sample and token."""
     return jnp.mean(jnp.all(units == 0, axis=tuple(range(units.ndim - 1))))
+
+
+def saturated(units: Float[Array, "... width"], kind: str = "tanh") -> Float[Array, ""]:
+    """Share of tanh or logistic units whose slope is below 0.02 on every sample and token.
+
+    >>> float(saturated(jnp.array([[0.999, 0.5], [-0.999, 0.5]])))
+    0.5
+    """
+    slope = 1 - units**2 if kind == "tanh" else 2 * units * (1 - units)
+    return jnp.mean(jnp.all(slope < 0.02, axis=tuple(range(units.ndim - 1))))
 
 
 def cosine(stream: Float[Array, "... n d"]) -> Float[Array, ""]:

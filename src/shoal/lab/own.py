@@ -39,6 +39,7 @@ class Own(Setting):
     shapes: Static[Any] = None  # Tree structure and shapes of the parameters.
     label: Static[str] = "own"  # Name of the model.
     arguments: Static[Any] = ()  # Keywords of the function that made the setup, and their values.
+    ratios: Static[Any] = ()  # Steps of blocks over the step size, where they are not 1.
     coupled: Static[bool] = False  # The output of a sample depends on the other samples.
     restore: Static[Any] = None  # Trained weights in the form of the module they came from.
     read: Static[Any] = None  # Weights of such a module, by the names of the setup.
@@ -63,6 +64,10 @@ class Own(Setting):
     def apply(self, params: Any, x: Any) -> Any:
         """Output for one sample."""
         return self.function(params, jax.tree.map(lambda a: a[None], x))[0]
+
+    def step_ratios(self) -> dict[str, Any]:
+        """Steps of blocks over the step size."""
+        return dict(self.ratios)
 
     probe_sentences: ClassVar[dict[str, str]] = {
         "attention_entropy": "Entropy of each attention over the largest possible: 1 is uniform.",
