@@ -29,8 +29,8 @@ def mlp(params, x):
 def mlp_params(seed=0, dim=DIM, hidden=HIDDEN):
     g = rng(seed)
     return {
-        "W1": g.normal(size=(dim, hidden)) * np.sqrt(2 / dim), "b1": np.zeros(hidden),
-        "W2": g.normal(size=(hidden, hidden)) * np.sqrt(2 / hidden), "b2": np.zeros(hidden),
+        "W1": g.normal(size=(dim, hidden)) * np.sqrt(2 / dim), "b1": np.zeros((1, hidden)),
+        "W2": g.normal(size=(hidden, hidden)) * np.sqrt(2 / hidden), "b2": np.zeros((1, hidden)),
         "W3": g.normal(size=(hidden, 1)) / np.sqrt(hidden),
     }  # fmt: skip
 
@@ -250,7 +250,7 @@ def healthy_tanh():
 
 
 def healthy_linear():
-    x, y = mlp_data(count=40)
+    x, _ = mlp_data(count=40)
     return sh.setup(lambda w, x: x @ w, np.zeros(DIM), x, x @ np.arange(DIM)), {"steps": 300}
 
 

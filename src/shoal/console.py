@@ -109,6 +109,17 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     yield line
 
 
+@contextmanager
+def working(label: str) -> Iterator[Callable[[str], None]]:
+    """What is being done, on standard error: a moving line in a terminal, else a line each."""
+    err = console(stderr=True)
+    if err.is_terminal:
+        with err.status(escape(label)) as status:
+            yield lambda what: status.update(escape(f"{label}: {what}"))
+        return
+    yield lambda what: err.print(f"{label}: {what}", markup=False)
+
+
 def tracked(label: str, items: Iterable[T], total: int) -> Iterator[T]:
     """Go through items with progress."""
     with progress(label) as tell:

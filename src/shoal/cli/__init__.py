@@ -158,6 +158,32 @@ def certify(
     """
 
 
+@_command(_ONE, "diagnosing")
+def diagnose(
+    target: str = "", /, *, start: _Start = _START, run: Path | None = None,
+    step_size: float | None = None, seed: int | None = None,
+    trials: Annotated[bool, Parameter(negative="--no-trials")] = True,
+    out: Path | None = None, json: bool = False,
+) -> None:  # fmt: skip
+    """Say why training is slow or stuck, and what to change; changes are tried before advised.
+
+    The verdict is one of: at the floor, converging, slow, stuck, at a saddle, unstable, diverging,
+    cannot fit. Each cause comes with its number, the limit that it passed, what to change, and what
+    a trial with that change brought.
+
+    Example: shoal diagnose my.py:model --steps 500 --out page.html
+
+    Args:
+        target: A paper, a model of yours (my.py:name), a run folder, or a log of sh.watch.
+        run: Diagnose a finished run or a log instead of training; TARGET names its model.
+        step_size: Step of the training, if there is one to diagnose.
+        seed: Which seed of the run; the first by default.
+        trials: Try the changes by short trainings.
+        out: HTML page to write.
+        json: Print as JSON: verdict, reason, causes with value, limit, advice and trial.
+    """
+
+
 @_command(_ONE, "commands")
 def data(
     target: str, /, *, settings: _Settings = None, data: Path | None = None, json: _Json = False

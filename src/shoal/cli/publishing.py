@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from shoal import console, figures, workers
 from shoal.cli.commands import answer, command_line, own_setup_of, write_figure, write_page
+from shoal.disk import logs
 from shoal.disk import runs as disk
 from shoal.disk.cache import cached, source_of
 from shoal.errors import InputError, nearest
@@ -261,6 +262,11 @@ def _page_of(path: Path, target: str) -> Page:
         raise InputError(f"there is no file or folder {str(path)!r}.")
     if (path / "run.json").is_file():
         return _run_page(path, target)
+    if logs.is_log(path):
+        about, table = logs.read_log(path)
+        with _reading(path):
+            parts = sections.log_sections(about, table)
+        return f"A log of {about['model']}", "", parts, []
     if (path / "ledger.json").is_file():
         with _reading(path / "ledger.json"):
             return _ledger_page(disk.read_json(path / "ledger.json"))

@@ -148,7 +148,7 @@ def floor_of(look: Look) -> float:
     """A lower bound of the risk that no weights of this model can pass."""
     if not look.squares or look.start.setting.coupled:
         return 0.0
-    weight, y = float(look.start.squares_weight or 0), np.asarray(look.start.targets, float)
+    weight, y = float(look.start.squares_weight or 0), np.asarray(look.targets, float)
     found, means = contradictions(look.start)
     lost = sum(float(np.sum((y[rows] - means[rows]) ** 2)) for rows in found)
     low, high, _ = inside.output_range(look.parts.program)
@@ -161,7 +161,7 @@ def out_of_reach(look: Look, word: str) -> Iterator[Cause]:
     low, high, name = inside.output_range(look.parts.program)
     if not look.squares or not name or word == "at the floor":
         return
-    y = np.asarray(look.start.targets, float)
+    y = np.asarray(look.targets, float)
     beyond = float(np.mean((y < low) | (y > high)))
     if beyond > 0:
         reach = max(abs(low) if np.isfinite(low) else 0, abs(high) if np.isfinite(high) else 0)
@@ -184,7 +184,7 @@ def label_scale(look: Look, word: str) -> Iterator[Cause]:
     """Targets of another size than what the model puts out at the start."""
     if not look.squares or word == "at the floor":
         return
-    size = float(np.sqrt(np.mean(np.square(look.start.targets))))
+    size = float(np.sqrt(np.mean(np.square(look.targets))))
     out = float(np.sqrt(np.mean(np.square(look.outputs[0]))))
     unit = max(out, 1.0)
     ratio = size / unit
@@ -197,7 +197,7 @@ def label_scale(look: Look, word: str) -> Iterator[Cause]:
             "the weights must grow by this factor before anything fits, and gradients grow with it",
             f"divide the targets by {size:.3g}",
             (Remedy(f"divide the targets by {size:.3g}",
-                    lambda: _data(look, y=np.asarray(look.start.targets) / size)),),
+                    lambda: _data(look, y=np.asarray(look.targets) / size)),),
             ("step_too_long", "step_too_short", "dominant_block", "ill_conditioned",
              "saturated_units", "local_minimum", "block_scale", "too_narrow"),
         )  # fmt: skip
@@ -207,7 +207,7 @@ def _data(look: Look, x: Any = None, y: Any = None) -> Setup:
     """The start with other inputs or targets."""
     samples = look.start.problem
     inputs = look.start.inputs if x is None else x
-    return look.start.replace(problem=type(samples)(inputs, look.start.targets if y is None else y))
+    return look.start.replace(problem=type(samples)(inputs, look.targets if y is None else y))
 
 
 # ---------------------------------------------------------------------------------------- weights
@@ -334,9 +334,9 @@ def dead_units(look: Look, word: str) -> Iterator[Cause]:
         if max(start, end) > limit:
             share, when = (start, "from the start") if start > limit else (end, "at the end")
             before = look.values[0].get(at.before)
-            shift = None if before is None else -np.median(
-                before.reshape(-1, before.shape[-1]), axis=0
-            )  # fmt: skip
+            shift = None
+            if before is not None:
+                shift = -np.median(before, axis=tuple(range(before.ndim - 1)), keepdims=True)
             words = f"change the biases at {at.name} so that the median input of every unit is 0"
             remedies: tuple[Remedy, ...] = ()
             if shift is not None and start > limit:
@@ -576,7 +576,7 @@ def too_narrow(look: Look, word: str) -> Iterator[Cause]:
     """Fewer weights, or fewer features before the last layer, than targets."""
     if not look.squares or not look.finite or word in (*HEALTHY, "unstable"):
         return
-    moving, rows = trees.size(look.start.moving(look.start.params0)), look.start.targets.size
+    moving, rows = trees.size(look.start.moving(look.start.params0)), look.targets.size
     rank, left = _last_layer(look)
     if moving < rows:
         said = f"{moving} trained weights for {rows} targets"
@@ -606,12 +606,12 @@ def _last_layer(look: Look) -> tuple[int, float]:
     features = inside.last_features(look.parts.program)
     values = look.values[1]
     if features is None or features not in values or not look.outputs[0].ndim:
-        return look.start.targets.size, 0.0
+        return look.targets.size, 0.0
     phi = values[features].reshape(-1, values[features].shape[-1])
-    y = np.asarray(look.start.targets, float).reshape(len(phi), -1) if (
-        look.start.targets.size % len(phi) == 0) else None  # fmt: skip
+    y = np.asarray(look.targets, float).reshape(len(phi), -1) if (
+        look.targets.size % len(phi) == 0) else None  # fmt: skip
     if y is None or phi.size > 10**7:
-        return look.start.targets.size, 0.0
+        return look.targets.size, 0.0
     with_bias = np.concatenate([phi, np.ones((len(phi), 1))], axis=1)
     best, _, rank, _ = np.linalg.lstsq(with_bias, y, rcond=None)
     left = float(np.sum(np.square(with_bias @ best - y)))
@@ -640,7 +640,7 @@ def ill_conditioned(look: Look, word: str) -> Iterator[Cause]:
         return
     condition = float(top / max(values[0], 1e-16 * top))
     worst = vectors[:, weak][:, int(np.argmax(np.abs(along[weak])))]
-    count = look.start.targets.size // len(look.start.targets)
+    count = look.targets.size // len(look.targets)
     samples = list(dict.fromkeys(int(k) // count for k in np.argsort(-np.abs(worst))[:4]))
     named = ", ".join(map(str, samples[:3]))
     yield Cause(
@@ -657,8 +657,9 @@ def ill_conditioned(look: Look, word: str) -> Iterator[Cause]:
 
 def _conditioned(look: Look) -> Iterator[Remedy]:
     """Standardised inputs, whitened inputs, and Adam."""
-    x = look.start.inputs
-    if isinstance(x, np.ndarray) and x.dtype.kind == "f" and x.ndim >= 2:
+    found = jax.tree.leaves(look.start.inputs)
+    x = np.asarray(found[0])
+    if len(found) == 1 and x.dtype.kind == "f" and x.ndim >= 2:
         rows = x.reshape(-1, x.shape[-1])
         spread = rows.std(0)
         scaled = (x - rows.mean(0)) / np.where(spread > 1e-12 * spread.max(initial=0), spread, 1)

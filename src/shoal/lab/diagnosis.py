@@ -62,26 +62,28 @@ class Diagnosis(NamedTuple):
         return report_page((self,), Path(out), f"Diagnosis of {self.model}")
 
     def __repr__(self) -> str:
-        lines = [f"{self.model}, seed {self.seed}: {self.verdict}. {_sentence(self.reason)}"]
+        from shoal.pages.sections import sentence
+
+        lines = [f"{self.model}, seed {self.seed}: {self.verdict}. {sentence(self.reason)}"]
         for number, cause in enumerate(self.causes, start=1):
-            lines.append(f"{number}. {_sentence(cause.sentence)}")
-            lines.append(f"   {_sentence(cause.advice)}")
+            lines.append(f"{number}. {sentence(cause.sentence)}")
+            lines.append(f"   {sentence(cause.advice)}")
             if cause.trial is not None:
-                lines.append(f"   {tried_words(cause.trial)}")
+                lines.append(f"   {tried_words(cause)}")
         if not self.causes and self.verdict not in HEALTHY:
             lines.append("No cause was found among those that shoal knows.")
         return "\n".join(lines)
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
-
-
-def tried_words(trial: Trial) -> str:
+def tried_words(cause: Cause) -> str:
     """What a trial showed, in a sentence."""
-    said = f'Tried ("{trial.change}"): after {trial.steps} steps the risk is'
+    trial = cause.trial
+    if trial is None:
+        return ""
+    what = "Tried" if trial.change == cause.advice else f"Tried ({trial.change})"
+    said = f"{what}: after {trial.steps} steps the risk is"
     if trial.factor == 0:
-        return f'Tried ("{trial.change}"): the run diverges.'
+        return f"{what}: the run diverges."
     if trial.factor < HELPS:
         return f"{said} {trial.factor:.2g} times lower: by itself this does not help."
     than = "" if np.isfinite(trial.as_is[-1]) else " than at the start, where the run diverges"
@@ -132,11 +134,10 @@ def diagnose(
     if seed is not None and seed not in run.seeds:
         raise InputError(f"the run has no seed {seed}; it has {', '.join(map(str, run.seeds))}.")
     look = Look(run, 0 if seed is None else run.seeds.index(seed))
-    tell("looking at the curve")
+    tell(f"looking at seed {run.seeds[look.row]}")
     word, reason = verdict(look, floor_of(look))
     suspected: list[Cause] = []
     for check in CHECKS:
-        tell(f"checking: {check.__name__.replace('_', ' ')}")
         suspected += check(look, word)
     causes, useless = _ranked(look, word, suspected, tell if trials else None)
     if word in ("stuck", "slow", "at a saddle") and any(c.key == "too_narrow" for c in causes):

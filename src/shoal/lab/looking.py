@@ -33,7 +33,9 @@ class Look:
     def __init__(self, run: Run, row: int) -> None:
         self.run, self.row = run, row
         self.given = run.setup.one(row)
-        self.start = as_own(self.given)
+        start = as_own(self.given)
+        self.start = start.replace(problem=jax.tree.map(jnp.asarray, start.problem))
+        self.targets = np.asarray(start.targets)
         self.end = jax.tree.map(lambda W: np.asarray(W, float)[row], run.params)
         self.risk = np.asarray(run.risk[row], float)
         self.steps = int(run.step[-1])
@@ -127,7 +129,7 @@ class Look:
         """What risks are compared with: that of outputs zero for squares, else 1."""
         if not self.squares:
             return 1.0
-        size = float(np.sum(np.square(self.start.targets))) * float(self.start.squares_weight or 1)
+        size = float(np.sum(np.square(self.targets))) * float(self.start.squares_weight or 1)
         return size if size > 0 else 1.0
 
     @functools.cached_property
@@ -148,7 +150,7 @@ class Look:
         if self.kernels is None:
             return None
         values, vectors = np.linalg.eigh(sum(self.kernels.values()))
-        residual = (self.outputs[1] - self.start.targets).ravel()
+        residual = (self.outputs[1] - self.targets).ravel()
         return values, vectors, vectors.T @ residual
 
     # ---------------------------------------------------------------------------- what is inside
@@ -232,34 +234,45 @@ HEALTHY = ("at the floor", "converging")
 
 def verdict(look: Look, floor: float = 0.0) -> tuple[str, str]:
     """A word for where the run is, and why; ``floor`` is a proved lower bound of the risk."""
-    risk = look.risk
-    first, last = risk[0], risk[-1]
     if not look.finite:
+        return "diverging", "the risk is no longer a finite number"
+    last = look.risk[-1]
+    word, reason = curve_verdict(look.run.step, look.risk, look.unit if look.squares else None)
+    if word not in ("diverging", "at the floor") and floor > 0 and floor >= 0.5 * last:
+        share = f"{100 * floor / last:.3g}%"
+        return "cannot fit", f"{share} of the risk cannot be removed by any weights"
+    return (_at_rest(look) or (word, reason)) if word == "slow" else (word, reason)
+
+
+def curve_verdict(step: np.ndarray, risk: np.ndarray, unit: float | None = None) -> tuple[str, str]:
+    """What the curve of the risk alone says; ``unit`` is the risk of outputs zero, if known.
+
+    >>> curve_verdict(np.arange(100), 0.9 ** np.arange(100))[0]
+    'converging'
+    """
+    risk = np.asarray(risk, float)
+    first, last, steps = risk[0], risk[-1], int(step[-1])
+    scale = first if unit is None else min(first, unit)
+    if not np.isfinite(risk).all():
         return "diverging", "the risk is no longer a finite number"
     if last > 10 * first:
         return "diverging", f"the risk has grown to {last / first:.2g} times its start"
-    if last <= SOLVED * max(first, look.unit):
-        return "at the floor", f"the risk fell to {last / max(first, look.unit):.0e} of its start"
-    if floor > 0 and floor >= 0.5 * last:
-        share = f"{100 * floor / last:.3g}%"
-        return "cannot fit", f"{share} of the risk cannot be removed by any weights"
+    if last <= SOLVED * max(first, unit or 0.0):
+        return "at the floor", f"the risk fell to {last / first:.0e} of its start"
     if _rises(risk):
         return "unstable", "the risk rises and falls"
     if len(risk) < 3:
         return "slow", "the run is too short to say more"
     quarter = max(len(risk) * 3 // 4 - 1, 0)
     lost = float(np.log10(risk[quarter] / last)) if 0 < last < risk[quarter] else 0.0
-    steps = int(look.run.step[-1] - look.run.step[quarter])
-    scale = min(first, look.unit) if look.squares else first
     wanted = max(float(np.log10(last / (1e-3 * scale))), 1.0)  # powers of ten still to lose
-    if lost > 0 and (left := wanted / lost * steps) <= 10 * look.steps:
-        fall = f"a power of ten in {steps / lost:.2g} steps"
+    took = int(step[-1] - step[quarter])
+    if lost > 0 and (left := wanted / lost * took) <= 10 * steps:
+        fall = f"a power of ten in {took / lost:.2g} steps"
         return "converging", f"it loses {fall}; {wanted:.2g} more take about {left:.2g}"
-    if (word := _at_rest(look, lost / max(steps, 1))) is not None:
-        return word
     if lost <= 0:
         return "slow", "the risk hardly falls"
-    return "slow", f"it loses a power of ten in {steps / lost:.2g} steps at its present rate"
+    return "slow", f"it loses a power of ten in {took / lost:.2g} steps at its present rate"
 
 
 def _rises(risk: np.ndarray) -> bool:
@@ -272,12 +285,14 @@ def _rises(risk: np.ndarray) -> bool:
     before, after = np.array_split(recent, 2)
     ups = np.diff(recent) > 1e-6 * recent[:-1]
     wide = recent.max() > 1.02 * recent.min()
-    return bool(np.mean(ups) > 0.15 and wide and np.median(after) > 0.8 * np.median(before))
+    return bool(np.mean(ups) > 0.15 and wide and np.mean(after) > 0.8 * np.mean(before))
 
 
-def _at_rest(look: Look, rate: float) -> tuple[str, str] | None:
+def _at_rest(look: Look) -> tuple[str, str] | None:
     """Stuck or at a saddle, where neither the curve nor the gradient promises anything."""
-    last = look.risk[-1]
+    last, half = look.risk[-1], len(look.risk) // 2
+    rate = float(np.log10(look.risk[half] / last)) if 0 < last < look.risk[half] else 0.0
+    rate /= max(int(look.run.step[-1] - look.run.step[half]), 1)
     step = look.step if look.plain and look.step else 1 / max(abs(look.ends[1]), 1e-300)
     promised = step * look.slope**2 / last / np.log(10)  # powers of ten a step, to first order
     if max(rate, promised) * 1000 * look.steps > 1:
