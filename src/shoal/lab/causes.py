@@ -389,7 +389,7 @@ def saturated_attention(look: Look, word: str) -> Iterator[Cause]:
     if word == "at the floor":
         return
     found = look.at_each(look.parts.attention, lambda v, at: inside.entropy(v, at.axis))
-    limit = 0.05
+    limit = 0.1
     from_start = [(k, at) for k, (at, start, _) in enumerate(found, start=1) if start < limit]
     places = from_start or [(k, at) for k, (at, _, end) in enumerate(found, 1) if end < limit]
     if places:
@@ -400,7 +400,7 @@ def saturated_attention(look: Look, word: str) -> Iterator[Cause]:
             lowest, limit, "where a softmax has one winner its gradient is almost zero (this is "
             "the entropy of the weights over the largest possible)",
             "scale its query and key weights down, so that scores of a row differ by about 1",
-            tuple(_scores(look, from_start)),
+            tuple(_scores(look, places)),
             ("uniform_attention", "collapsed_tokens", *EVERYTHING_BELOW),
             tuple((a.name, s) for a, s, _ in found),
         )  # fmt: skip
