@@ -94,7 +94,7 @@ def target_of(target: str) -> Any:
     if not hasattr(module, name):
         known = [n for n, v in vars(module).items() if callable(v) or isinstance(v, Setup)]
         raise InputError(f"{file} defines no {name!r}; {nearest(name, known)}")
-    return OwnModel(name, getattr(module, name))
+    return OwnModel(name, getattr(module, name), _existing(file), vars(module))
 
 
 class _Papers(Mapping[str, Paper]):
