@@ -53,12 +53,14 @@ class Parts(NamedTuple):
     capture: Callable[[Any, Any], dict[int, Array]]
 
 
-class _Constant(NamedTuple):
+class Constant(NamedTuple):
+    """A value of the program that is known before it runs."""
+
     value: Any
 
 
-def _inner(equation: Any) -> ClosedJaxpr | None:
-    if equation.primitive.name not in INLINED:
+def _inner(equation: Any, inlined: tuple[str, ...]) -> ClosedJaxpr | None:
+    if equation.primitive.name not in inlined:
         return None
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
         found = equation.params.get(name)
@@ -69,7 +71,9 @@ def _inner(equation: Any) -> ClosedJaxpr | None:
     return None
 
 
-def _flat(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], list[Any]]:
+def flat_program(
+    closed: ClosedJaxpr, inlined: tuple[str, ...] = INLINED
+) -> tuple[list[Operation], list[int], list[Any]]:
     """The operations, the numbers of the inputs, and the values that come out."""
     operations: list[Operation] = []
     count = iter(range(10**9))
@@ -77,15 +81,15 @@ def _flat(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], list[Any]]:
     def run(inner: ClosedJaxpr, given: list[Any], place: str) -> list[Any]:
         names: dict[Any, Any] = dict(zip(inner.jaxpr.invars, given, strict=True))
         constants = zip(inner.jaxpr.constvars, inner.consts, strict=True)
-        names |= {var: _Constant(value) for var, value in constants}
+        names |= {var: Constant(value) for var, value in constants}
 
         def value(atom: Any) -> Any:
-            return _Constant(atom.val) if isinstance(atom, Literal) else names[atom]
+            return Constant(atom.val) if isinstance(atom, Literal) else names[atom]
 
         for equation in inner.jaxpr.eqns:
             inputs = [value(atom) for atom in equation.invars]
             here = _place(equation) or place
-            if (called := _inner(equation)) is not None:
+            if (called := _inner(equation, inlined)) is not None:
                 outputs = run(called, inputs, here)
             else:
                 outputs = [next(count) for _ in equation.outvars]
@@ -95,6 +99,20 @@ def _flat(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], list[Any]]:
 
     inputs = [next(count) for _ in closed.jaxpr.invars]
     return operations, inputs, run(closed, list(inputs), "")
+
+
+def value_of(given: Any, values: dict[int, Any]) -> Any:
+    """A constant, or the value of some number."""
+    return given.value if isinstance(given, Constant) else values[given]
+
+
+def computed(op: Operation, values: dict[int, Any]) -> list[Any]:
+    """What an operation makes of the values so far."""
+    primitive = op.equation.primitive
+    bound = primitive.get_bind_params(op.equation.params)
+    functions, rest = bound if isinstance(bound, tuple) else ((), bound)
+    out = primitive.bind(*functions, *(value_of(x, values) for x in op.inputs), **rest)
+    return out if primitive.multiple_results else [out]
 
 
 def _place(equation: Any) -> str:
@@ -110,7 +128,7 @@ def _place(equation: Any) -> str:
 
 
 def _parts(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], tuple, tuple, tuple]:
-    operations, inputs, _ = _flat(closed)
+    operations, inputs, _ = flat_program(closed)
     made_by = {number: op for op in operations for number in op.outputs}
     above: dict[int, int] = dict.fromkeys(inputs, 0)  # ancestors as bits
     for op in operations:
@@ -172,7 +190,7 @@ def _is_zero(value: Any, made_by: dict[int, Operation]) -> bool:
         if made_by[value].equation.primitive.name not in SAME:
             return False
         value = made_by[value].inputs[0]
-    return isinstance(value, _Constant) and jnp.ndim(value.value) == 0 and float(value.value) == 0
+    return isinstance(value, Constant) and jnp.ndim(value.value) == 0 and float(value.value) == 0
 
 
 def parts(function: Callable[[Any, Any], Any], params: Any, x: Any) -> Parts:
@@ -184,15 +202,8 @@ def parts(function: Callable[[Any, Any], Any], params: Any, x: Any) -> Parts:
     def capture(params: Any, x: Any) -> dict[int, Array]:
         values: dict[int, Any] = dict(zip(inputs, jax.tree.leaves((params, x)), strict=True))
 
-        def value(given: Any) -> Any:
-            return given.value if isinstance(given, _Constant) else values[given]
-
         for op in operations:
-            bound = op.equation.primitive.get_bind_params(op.equation.params)
-            functions, rest = bound if isinstance(bound, tuple) else ((), bound)
-            out = op.equation.primitive.bind(*functions, *map(value, op.inputs), **rest)
-            out = out if op.equation.primitive.multiple_results else [out]
-            values |= dict(zip(op.outputs, out, strict=True))
+            values |= dict(zip(op.outputs, computed(op, values), strict=True))
         return {number: values[number] for number in wanted}
 
     return Parts(_named(attention), _named(units), _named(stream), capture)

@@ -6,13 +6,18 @@ from collections.abc import Iterable, Mapping
 import jax
 import jax.numpy as jnp
 
+from shoal import trees
 from shoal._typing import Any, Array, Callable, Float, Params, Probe, Scalar
+from shoal.diagnostics import factors
 from shoal.linalg import eigenvalues, norm_fro, norm_op
 from shoal.models import Model, predict
 from shoal.trees import block_names, blocks
 
 LARGEST = 6000
 """Rows (samples times outputs) of the largest tangent kernel that is formed."""
+
+SMALL = 2**20
+"""Numbers of a Jacobian that is simply formed."""
 
 Kernel = Callable[[Params], Float[Array, "N N"]]
 Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
@@ -43,26 +48,58 @@ def _block_jacobians(model: Model, inputs: Any, params: Params) -> dict[str, Flo
     return {name: j.reshape(j.shape[0] * j.shape[1], -1) for name, j in J.items()}
 
 
-def tangent_kernels(model: Model, inputs: Any) -> Kernels:
+def tangent_kernels(model: Model, inputs: Any, *, memory: float = 1.0) -> Kernels:
     r"""Tangent kernel of each block, $K_{ij} = \langle\nabla f(x_i),\nabla f(x_j)\rangle$.
 
-    By automatic differentiation: works for any model, and needs memory for the whole Jacobian.
-    Papers bring closed forms that do not. A sample with several outputs has one row for each of
-    them, next to each other.
+    Works for any model, by the cheapest route: the Jacobian if it is small, else products of small
+    factors found in the model's program (`factors`), in about ``memory`` GiB beside the kernel. A
+    sample with several outputs has one row for each of them, next to each other.
     """
-    return lambda params: {
-        name: J @ J.T for name, J in _block_jacobians(model, inputs, params).items()
-    }
+
+    def kernels(params: Params) -> dict[str, Float[Array, "R R"]]:
+        outputs = jax.eval_shape(lambda p: predict(model, p, inputs), params)
+        if outputs.size * trees.size(params) <= SMALL:
+            return {name: J @ J.T for name, J in _block_jacobians(model, inputs, params).items()}
+        if model.coupled:
+            return _coupled_kernels(model, inputs, params, outputs.size, memory)
+        return factors.factored_kernels(model, inputs, memory=memory)(params)
+
+    return kernels
+
+
+def _coupled_kernels(
+    model: Model, inputs: Any, params: Params, count: int, memory: float
+) -> dict[str, Float[Array, "R R"]]:
+    """From rows of the Jacobian, in lots: every output depends on the whole batch."""
+    f, pull = jax.vjp(lambda params: predict(model, params, inputs).ravel(), params)
+
+    def rows(numbers: Any) -> dict[str, Array]:
+        at = jax.nn.one_hot(numbers, count, dtype=f.dtype)
+        J = blocks(jax.vmap(lambda row: pull(row)[0])(at))
+        return {name: j.reshape(len(numbers), -1) for name, j in J.items()}
+
+    def between(lots: list[dict[str, Array]]) -> dict[str, Array]:
+        return {name: J @ lots[-1][name].T for name, J in lots[0].items()}
+
+    fit = factors.lot_size(params, trees.size(params), memory)
+    return factors.by_lots(rows, between, jnp.arange(count), fit)
 
 
 def total_kernel(kernels: Kernels, step_ratios: Mapping[str, Scalar]) -> Kernel:
     r"""The kernel that drives the outputs, $\sum_* r_*K_*$, with the blocks' step ratios $r_*$."""
 
     def kernel(params: Params) -> Float[Array, "N N"]:
-        parts = [step_ratios.get(name, 1.0) * K for name, K in kernels(params).items()]
+        ratios = {name: step_ratios.get(name, 1.0) for name in blocks(params)}
+        moving = {name for name, ratio in ratios.items() if not _is_zero(ratio)}
+        parts = [ratios[k] * K for k, K in kernels(params).items() if k in (moving or ratios)]
         return functools.reduce(jnp.add, parts)
 
     return kernel
+
+
+def _is_zero(ratio: Scalar) -> bool:
+    """Whether a block certainly does not move, so that its kernel need not be computed."""
+    return isinstance(ratio, float | int) and ratio == 0
 
 
 def kernel_eigenvalues(kernel: Kernel) -> Probe:

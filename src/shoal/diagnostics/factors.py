@@ -1,0 +1,665 @@
+r"""Tangent kernels of any model from small factors, without its Jacobian.
+
+Where a weight $W$ enters by a matrix product $z_t = h_tW$, the gradient of an output is
+$\sum_t h_t\otimes\delta_t$ with $\delta_t=\partial f/\partial z_t$, so the entry of the kernel for
+two samples is
+
+$$ K_{ab} = \sum_{t,s}\langle h_{a,t},h_{b,s}\rangle\langle\delta_{a,t},\delta_{b,s}\rangle. $$
+
+`uses` finds such products in the model's program: also of a weight that was transposed, reshaped,
+sliced, cast or scaled before, and rows that are looked up (an embedding, where $h_t$ is one-hot).
+One pass backwards with respect to zeros added at the products gives all $\delta$. A weight that
+enters in another way (a bias, a convolution, a scan) is differentiated as usual, in the same pass.
+For each product the cheapest way to contract is chosen by counting flops (`cheapest`).
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shoal._typing import Array, Float, Params
+from shoal.diagnostics.inside import Operation, computed, flat_program, value_of
+from shoal.models import Model
+from shoal.trees import blocks
+
+TILE = 2**18
+"""Numbers in the largest array of a tile, beside the kernel itself."""
+CALLS = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint")
+"""What is inlined: functions with a derivative of their own stay whole."""
+REARRANGED = ("transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice",
+              "split", "rev", "copy", "convert_element_type")  # fmt: skip
+
+Route = Literal["rows", "grams", "shared", "jacobian"]
+
+
+class Use(NamedTuple):
+    """A product by which a weight enters: its gradient is the sum over t of h[t, c] delta[t, f].
+
+    Everything has a leading axis ``b``, over which the products are independent (such as heads).
+    """
+
+    operation: int  # Number of the product in the program.
+    other: Any  # The value h.
+    entries: np.ndarray  # Which entries of the weight these are: (b, c, f).
+    arrange_other: Callable[[Array], Array]  # h as (b, t, c), or the whole numbers t of a lookup.
+    arrange_delta: Callable[[Array], Array]  # delta as (b, t, f).
+    factors: tuple[Any, ...]  # Scalars with which the weight was multiplied.
+    lookup: bool = False
+
+
+class Piece(NamedTuple):
+    """Uses of the same entries of a weight; ``swapped`` where a use has c and f exchanged."""
+
+    uses: tuple[Use, ...]
+    swapped: tuple[bool, ...]
+    shared: bool  # h does not depend on the sample.
+
+    @property
+    def whole(self) -> bool:
+        """Whether h is kept as the numbers of the rows that are looked up."""
+        return all(use.lookup for use in self.uses)
+
+    @property
+    def by_output(self) -> bool:
+        """Whether h has an axis of outputs, because some uses are swapped."""
+        return any(self.swapped)
+
+
+class Factors(NamedTuple):
+    """The gradient of a sample, as factors: h is (k, b, t, c) with k = 1 or outputs."""
+
+    h: Array
+    delta: Array  # (outputs, b, t, f)
+
+
+# --------------------------------------------------------------------------------- the program
+
+
+class Program(NamedTuple):
+    """A model of one sample as a list of operations, and how each weight enters it."""
+
+    operations: list[Operation]
+    inputs: list[int]
+    outputs: list[Any]
+    pieces: dict[int, tuple[Piece, ...]]  # By the weight's number; others enter in other ways.
+    num_weights: int
+    sizes: dict[int, tuple[int, ...]]  # Shape of the product of each tapped operation.
+
+
+def read_program(apply: Callable[[Params, Any], Array], params: Params, sample: Any) -> Program:
+    """Trace a model of one sample, and find how its weights enter (shapes suffice)."""
+    closed = jax.make_jaxpr(apply)(params, sample)
+    operations, inputs, outputs = flat_program(closed, CALLS)
+    leaves = jax.tree.leaves(params)
+    pieces = _pieces(operations, inputs, outputs, [leaf.shape for leaf in leaves])
+    sizes = {
+        use.operation: operations[use.operation].equation.outvars[0].aval.shape
+        for found in pieces.values() for piece in found for use in piece.uses
+    }  # fmt: skip
+    return Program(operations, inputs, outputs, pieces, len(leaves), sizes)
+
+
+class _Entries(NamedTuple):
+    """A value that is entries of a weight, rearranged."""
+
+    weight: int
+    numbers: np.ndarray
+    factors: tuple[Any, ...] = ()
+
+
+def _pieces(
+    operations: list[Operation], inputs: list[int], outputs: list[Any], shapes: list
+) -> dict[int, tuple[Piece, ...]]:
+    weights = range(len(shapes))
+    indices = {k: np.arange(math.prod(shapes[k])).reshape(shapes[k]) for k in weights}
+    entries = {inputs[k]: _Entries(k, indices[k]) for k in weights}
+    samples = set(inputs[len(shapes) :])  # and what is made from them
+    scalars: dict[int, Any] = {}
+    found: dict[int, list[Use]] = {k: [] for k in weights}
+    other_ways: set[int] = set()
+    for number, op in enumerate(operations):
+        ints = [v for v in op.inputs if isinstance(v, int)]
+        if samples.intersection(ints):
+            samples.update(op.outputs)
+        _note_scalar(op, scalars)
+        for position, given in enumerate(op.inputs):
+            if not isinstance(given, int) or given not in entries:
+                continue
+            held = entries[given]
+            carried = _carried(op, position, held, scalars)
+            if carried is not None:
+                entries |= dict(zip(op.outputs, carried, strict=True))
+            elif (use := _use(number, op, position, held)) is not None:
+                found[held.weight].append(use)
+            else:
+                other_ways.add(held.weight)
+    other_ways |= {entries[v].weight for v in outputs if isinstance(v, int) and v in entries}
+    grouped = {k: _grouped(uses, samples, math.prod(shapes[k])) for k, uses in found.items()}
+    return {k: some for k, some in grouped.items() if some and k not in other_ways}
+
+
+def _note_scalar(op: Operation, scalars: dict[int, Any]) -> None:
+    """Remember what is a single number, spread out."""
+    if op.equation.primitive.name in ("broadcast_in_dim", "convert_element_type", "reshape"):
+        given = op.inputs[0]
+        small = op.equation.invars[0].aval.size == 1
+        source = given if small else scalars.get(given) if isinstance(given, int) else None
+        if source is not None:
+            scalars[op.outputs[0]] = source
+
+
+def _carried(
+    op: Operation, position: int, held: _Entries, scalars: dict[int, Any]
+) -> list[_Entries] | None:
+    """The entries after a rearrangement or a product with a number; None for anything else."""
+    name, params = op.equation.primitive.name, op.equation.params
+    if name in ("mul", "div", "neg"):
+        if name == "neg":
+            return [held._replace(factors=(*held.factors, ("neg", None)))]
+        other, aval = op.inputs[1 - position], op.equation.invars[1 - position].aval
+        scalar = other if aval.size == 1 else scalars.get(other) if isinstance(other, int) else None
+        if scalar is None or (name == "div" and position == 1) or other == op.inputs[position]:
+            return None
+        if held.numbers.shape != op.equation.outvars[0].aval.shape:
+            return None
+        return [held._replace(factors=(*held.factors, (name, scalar)))]
+    if name not in REARRANGED or len(op.inputs) != 1:
+        return None
+    index = held.numbers
+    if name == "split":
+        cuts = np.cumsum(params["sizes"])[:-1]
+        parts = np.split(index, [int(c) for c in cuts], axis=params["axis"])
+        return [held._replace(numbers=part) for part in parts]
+    if name == "transpose":
+        index = index.transpose(params["permutation"])
+    elif name in ("reshape", "squeeze", "expand_dims"):
+        if params.get("dimensions") is not None and name == "reshape":
+            return None
+        index = index.reshape(op.equation.outvars[0].aval.shape)
+    elif name == "broadcast_in_dim":
+        shape = [1] * len(params["shape"])
+        for axis, size in zip(params["broadcast_dimensions"], index.shape, strict=True):
+            shape[axis] = size
+        index = np.broadcast_to(index.reshape(shape), params["shape"])
+    elif name == "slice":
+        strides = params["strides"] or (1,) * index.ndim
+        ends = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
+        index = index[tuple(slice(*end) for end in ends)]
+    elif name == "rev":
+        index = np.flip(index, params["dimensions"])
+    return [held._replace(numbers=index)]
+
+
+def _use(number: int, op: Operation, position: int, held: _Entries) -> Use | None:
+    """The use of a weight by this operation, if it is a matrix product or a lookup of rows."""
+    name = op.equation.primitive.name
+    if name == "dot_general":
+        return _product(number, op, position, held)
+    if name == "gather" and position == 0:
+        return _lookup(number, op, held)
+    return None
+
+
+def _product(number: int, op: Operation, position: int, held: _Entries) -> Use | None:
+    contracted, batch = op.equation.params["dimension_numbers"]
+    ranks = [len(atom.aval.shape) for atom in op.equation.invars]
+    free = [
+        [axis for axis in range(ranks[side]) if axis not in (*contracted[side], *batch[side])]
+        for side in (0, 1)
+    ]
+    mine, other = position, 1 - position
+    places = {(0, axis): len(batch[0]) + k for k, axis in enumerate(free[0])}
+    places |= {(1, axis): len(batch[0]) + len(free[0]) + k for k, axis in enumerate(free[1])}
+    # an axis along which the weight is repeated belongs to the tokens
+    repeated = [] if _distinct(held.numbers) else _repeated(held.numbers)
+    if set(repeated) - set(batch[mine]):
+        return None
+    kept = [k for k, axis in enumerate(batch[mine]) if axis not in repeated]
+    moved = [k for k, axis in enumerate(batch[mine]) if axis in repeated]
+    once = [slice(0, 1) if axis in repeated else slice(None) for axis in range(ranks[mine])]
+    index = held.numbers[tuple(once)]
+    order = [*(batch[mine][k] for k in kept), *repeated, *contracted[mine], *free[mine]]
+    sizes = [held.numbers.shape[batch[mine][k]] for k in kept]
+    width = math.prod(held.numbers.shape[axis] for axis in contracted[mine])
+    index = index.transpose(order).reshape(math.prod(sizes), width, -1)
+    if not _distinct(index):
+        return None
+    count = math.prod(sizes)
+    of_other = [*(batch[other][k] for k in kept), *(batch[other][k] for k in moved),
+                *free[other], *contracted[other]]  # fmt: skip
+    of_delta = [*kept, *moved, *(places[other, a] for a in free[other]),
+                *(places[mine, a] for a in free[mine])]  # fmt: skip
+    columns = index.shape[2]
+    return Use(
+        number, op.inputs[other], index,
+        lambda h: h.transpose(of_other).reshape(count, -1, width),
+        lambda delta: delta.transpose(of_delta).reshape(count, -1, columns),
+        held.factors,
+    )  # fmt: skip
+
+
+def _distinct(index: np.ndarray) -> bool:
+    return bool(np.bincount(index.ravel()).max(initial=0) <= 1)
+
+
+def _repeated(index: np.ndarray) -> list[int]:
+    """Axes along which an array is constant."""
+    longer = [axis for axis in range(index.ndim) if index.shape[axis] > 1]
+    return [axis for axis in longer if (index == index.take([0], axis)).all()]
+
+
+def _lookup(number: int, op: Operation, held: _Entries) -> Use | None:
+    """Whole rows of a matrix by their numbers."""
+    shape, how = held.numbers.shape, op.equation.params["dimension_numbers"]
+    rank = len(op.equation.outvars[0].aval.shape)
+    rows = len(shape) == 2 and op.equation.params["slice_sizes"] == (1, shape[1])
+    plain = how.collapsed_slice_dims == (0,) and how.start_index_map == (0,)
+    if not (rows and plain and how.offset_dims == (rank - 1,)) or how.operand_batching_dims:
+        return None
+    if not _distinct(held.numbers):
+        return None
+    return Use(
+        number, op.inputs[1], held.numbers[None],
+        lambda rows: jnp.clip(rows.reshape(1, -1), 0, shape[0] - 1),
+        lambda delta: delta.reshape(1, -1, shape[1]),
+        held.factors, lookup=True,
+    )  # fmt: skip
+
+
+def _grouped(uses: list[Use], samples: set[int], size: int) -> tuple[Piece, ...]:
+    """Uses of the same entries together; none if some overlap in another way."""
+    groups: list[list[tuple[Use, bool]]] = []
+    for use in uses:
+        for group in groups:
+            first = group[0][0].entries
+            if np.array_equal(first, use.entries):
+                group.append((use, False))
+                break
+            if np.array_equal(first, use.entries.swapaxes(1, 2)):
+                group.append((use, True))
+                break
+        else:
+            groups.append([(use, False)])
+    covered = np.zeros(size, int)
+    for group in groups:
+        covered += np.bincount(group[0][0].entries.ravel(), minlength=size)
+    if covered.max(initial=0) > 1:
+        return ()
+
+    def is_shared(group: list) -> bool:
+        other = group[0][0].other
+        return len(group) == 1 and not (isinstance(other, int) and other in samples)
+
+    return tuple(
+        Piece(tuple(u for u, _ in group), tuple(s for _, s in group), is_shared(group))
+        for group in groups
+    )
+
+
+# ---------------------------------------------------------------------------------- the factors
+
+
+def _evaluate(
+    program: Program, leaves: list[Any], taps: dict[int, Array], wanted: Iterable[Any]
+) -> tuple[Array, list[Any]]:
+    """The outputs, with the taps added to their products, and the values that are wanted."""
+    values = dict(zip(program.inputs, leaves, strict=True))
+    for number, op in enumerate(program.operations):
+        results = computed(op, values)
+        if number in taps:
+            results = [results[0] + taps[number]]
+        values |= dict(zip(op.outputs, results, strict=True))
+    (output,) = program.outputs
+    return value_of(output, values).ravel(), [value_of(v, values) for v in wanted]
+
+
+def _scale(use: Use, scalars: Iterable[Any], delta: Array) -> Array:
+    for (name, _), scalar in zip(use.factors, scalars, strict=True):
+        if name == "neg":
+            delta = -delta
+        else:
+            delta = delta * scalar.reshape(()) if name == "mul" else delta / scalar.reshape(())
+    return delta
+
+
+class Plan(NamedTuple):
+    """A program, and for every weight how its kernel is computed."""
+
+    program: Program
+    pieces: dict[int, tuple[Piece, ...]]  # Only of weights that are not differentiated as usual.
+    routes: dict[int, tuple[Route, ...]]
+    stored: int  # Numbers that the factors of a sample hold.
+    made: int  # Numbers that the model makes for a sample, with the pass backwards.
+
+
+def sample_factors(plan: Plan, params: Params, sample: Any) -> dict[int, Any]:
+    """Factors of every piece of every weight; rows of the Jacobian for the other weights."""
+    program, weights = plan.program, jax.tree.leaves(params)
+    rest = [jnp.asarray(leaf) for leaf in jax.tree.leaves(sample)]
+    usual = [k for k in range(len(weights)) if k not in plan.pieces]
+    uses = [use for some in plan.pieces.values() for piece in some for use in piece.uses]
+    numbers = {use.operation for use in uses}
+    wanted = [v for use in uses for v in (use.other, *(scalar for _, scalar in use.factors))]
+    types = {n: program.operations[n].equation.outvars[0].aval for n in numbers}
+
+    def outputs(taps: dict[int, Array], some: list[Array]) -> tuple[Array, list[Any]]:
+        changed = dict(zip(usual, some, strict=True))
+        leaves = [changed.get(k, W) for k, W in enumerate(weights)] + rest
+        return _evaluate(program, leaves, taps, [v for v in wanted if v is not None])
+
+    taps = {n: jnp.zeros(aval.shape, aval.dtype) for n, aval in types.items()}
+    f, pull, seen = jax.vjp(outputs, taps, [weights[k] for k in usual], has_aux=True)
+    deltas, rows = _pulled(pull, f)
+    values = iter(seen)
+    known = {}
+    for use in uses:
+        other = jnp.asarray(next(values))
+        scalars = [None if s is None else jnp.asarray(next(values)) for _, s in use.factors]
+        arranged = jax.vmap(use.arrange_delta)(_scale(use, scalars, deltas[use.operation]))
+        known[id(use)] = use.arrange_other(other)[None], arranged
+    found: dict[int, Any] = {
+        k: [_joined(piece, known) for piece in some] for k, some in plan.pieces.items()
+    }
+    return found | {k: J.reshape(len(f), -1) for k, J in zip(usual, rows, strict=True)}
+
+
+def _pulled(pull: Callable, outputs: Array) -> Any:
+    if len(outputs) == 1:
+        return jax.tree.map(lambda g: g[None], pull(jnp.ones_like(outputs)))
+    return jax.vmap(pull)(jnp.eye(len(outputs), dtype=outputs.dtype))
+
+
+def _joined(piece: Piece, known: dict[int, tuple[Array, Array]]) -> Factors:
+    """The uses of a piece one after the other along the axis of tokens."""
+    hs, deltas = [], []
+    for use, swapped in zip(piece.uses, piece.swapped, strict=True):
+        h, delta = known[id(use)]
+        if use.lookup and (not piece.whole or piece.shared):
+            h = jax.nn.one_hot(h, use.entries.shape[1], dtype=delta.dtype)
+        if piece.by_output:
+            h = jnp.broadcast_to(h, (len(delta), *h.shape[1:]))
+        hs.append(delta if swapped else h)
+        deltas.append(h if swapped else delta)
+    return Factors(jnp.concatenate(hs, axis=2), jnp.concatenate(deltas, axis=2))
+
+
+# ------------------------------------------------------------------------------ the contractions
+
+
+class Sizes(NamedTuple):
+    """Sizes of a piece: samples, outputs, independent products, tokens, and the two widths."""
+
+    samples: int
+    outputs: int
+    products: int
+    tokens: int
+    rows: int
+    columns: int
+
+
+def cheapest(
+    size: Sizes, *, shared: bool = False, by_output: bool = False, lookup: bool = False
+) -> tuple[Route, float]:
+    """The way to contract a piece that needs the fewest flops, and how many.
+
+    ``rows``: form the gradients. ``grams``: multiply the Grams of h and of delta. ``shared``: as
+    ``grams``, where h is the same for all samples.
+
+    >>> cheapest(Sizes(100, 1, 1, 1, 500, 500))[0]  # one token: a sample's gradient has rank 1
+    'grams'
+    >>> cheapest(Sizes(100, 1, 1, 10, 20, 1000))[0]
+    'rows'
+    """
+    N, o, b, t, c, f = size
+    R = N * o
+    flops: dict[Route, float] = {"rows": 2.0 * R * b * c * f * (t + R)}
+    if shared:
+        flops["shared"] = 2.0 * b * (t * t * c + R * t * t * f + R * R * t * f)
+    else:
+        of_h = (R if by_output else N) ** 2 * (1 if lookup else c)
+        flops["grams"] = 2.0 * b * t * t * (of_h + R * R * (f + 1))
+    route = min(flops, key=lambda name: flops[name])
+    return route, flops[route]
+
+
+def contract(route: Route, lots: list[Factors]) -> Float[Array, "R Q"]:
+    """The kernel of a piece between the first and the last of one or two lots of samples.
+
+    h is (samples, k, b, t, c), with one sample where it is shared; delta has an axis of outputs.
+    """
+    ways = {"rows": _from_rows, "grams": _from_grams, "shared": _from_shared}
+
+    def one_product(lots: list[Factors]) -> Array:
+        return ways[route]([_by_rows(lot) for lot in lots])
+
+    if lots[0].delta.shape[2] == 1:
+        return one_product([Factors(h[:, :, 0], delta[:, :, 0]) for h, delta in lots])
+    along = jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0), lots)
+    zero = jnp.zeros([lot.delta.shape[0] * lot.delta.shape[1] for lot in (lots[0], lots[-1])])
+    zero = zero.astype(lots[0].delta.dtype)
+    return jax.lax.scan(lambda K, some: (K + one_product(some), None), zero, along)[0]
+
+
+def _by_rows(lot: Factors) -> Factors:
+    """h as (m, t, c) and delta as (m, q, t, f): m lots of q rows each have the same h."""
+    m = lot.h.shape[0] * lot.h.shape[1]
+    return Factors(
+        lot.h.reshape(m, *lot.h.shape[2:]), lot.delta.reshape(m, -1, *lot.delta.shape[2:])
+    )
+
+
+def _from_rows(lots: list[Factors]) -> Array:
+    """Gradients formed for some columns (or rows) of the weight at a time, and multiplied."""
+    counts = [lot.delta.shape[0] * lot.delta.shape[1] for lot in (lots[0], lots[-1])]
+    c, f = lots[0].h.shape[-1], lots[0].delta.shape[-1]
+    long, short = max(c, f), min(c, f)
+    room = max(TILE, counts[0] * counts[1] // 2)
+    step = min(max(room // (max(counts) * short), 1), long)
+
+    def gradients(lot: Factors, start: Any, width: int) -> Array:
+        h, delta = lot
+        if c > f:
+            h = jax.lax.dynamic_slice_in_dim(h, start, width, 2)
+        else:
+            delta = jax.lax.dynamic_slice_in_dim(delta, start, width, 3)
+        G = jnp.einsum("mtc,mqtf->mqcf", h, delta)
+        return G.reshape(G.shape[0] * G.shape[1], -1)
+
+    def tile(start: Any, width: int) -> Array:
+        made = [gradients(lot, start, width) for lot in lots]
+        return made[0] @ made[-1].T
+
+    if step == long:
+        return tile(0, long)
+    starts = jnp.arange(long // step) * step
+    zero = jnp.zeros(counts, lots[0].delta.dtype)
+    K = jax.lax.scan(lambda K, start: (K + tile(start, step), None), zero, starts)[0]
+    return K + tile(long - long % step, long % step) if long % step else K
+
+
+def _from_grams(lots: list[Factors]) -> Array:
+    """Grams of h and of delta, multiplied entry by entry, for some samples at a time."""
+    (_, all_delta), (h_b, delta_b) = lots[0], lots[-1]
+    q, t = all_delta.shape[1:3]
+    m, p, s = delta_b.shape[:3]
+
+    def one(lot: Factors) -> Array:
+        h, delta = lot
+        if jnp.issubdtype(h.dtype, jnp.integer):  # rows that were looked up: one-hot
+            of_h = (h[:, None, None] == h_b[None]).astype(delta.dtype)
+        else:
+            of_h = jnp.einsum("tc,msc->tms", h, h_b)
+        of_delta = jnp.einsum("qtf,mpsf->qtmps", delta, delta_b)
+        return jnp.sum(of_h[None, :, :, None] * of_delta, axis=(1, 4)).reshape(q, m * p)
+
+    at_once = min(
+        max(max(TILE, m * p * len(all_delta) * q // 2) // (q * t * m * p * s), 1), len(all_delta)
+    )
+    return jax.lax.map(one, lots[0], batch_size=at_once).reshape(-1, m * p)
+
+
+def _from_shared(lots: list[Factors]) -> Array:
+    """h is the same for all samples: its Gram is applied to one side."""
+    (h, first), last = lots[0], lots[-1].delta
+    applied = jnp.einsum("ts,qsf->qtf", h[0] @ h[0].T, first[0])
+    return applied.reshape(len(applied), -1) @ last[0].reshape(last.shape[1], -1).T
+
+
+# -------------------------------------------------------------------------------------- the kernel
+
+
+def make_plan(model: Model, params: Params, inputs: Any) -> Plan:
+    """How the kernel of every weight is computed: shapes suffice."""
+    sample = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), inputs)
+    program = read_program(model.apply, params, sample)
+    samples = len(jax.tree.leaves(inputs)[0])
+    outputs = math.prod(jax.eval_shape(model.apply, params, sample).shape)
+    pieces, routes, stored = {}, {}, 0
+    for k, W in enumerate(jax.tree.leaves(params)):
+        found = program.pieces.get(k, ())
+        sizes = [_sizes(program, piece, samples, outputs) for piece in found]
+        chosen = tuple(map(_route, found, sizes))
+        factors = sum(map(_stored, found, sizes))
+        if not found or (set(chosen) == {"rows"} and factors >= outputs * W.size):
+            stored += outputs * W.size  # rows of the Jacobian, as usual
+        else:
+            pieces[k], routes[k], stored = found, chosen, stored + factors
+    made = sum(atom.aval.size for op in program.operations for atom in op.equation.outvars)
+    return Plan(program, pieces, routes, stored, made * (1 + outputs))
+
+
+def _route(piece: Piece, size: Sizes) -> Route:
+    how = {"shared": piece.shared, "by_output": piece.by_output, "lookup": piece.whole}
+    return cheapest(size, **how)[0]
+
+
+def _sizes(program: Program, piece: Piece, samples: int, outputs: int) -> Sizes:
+    b, c, f = piece.uses[0].entries.shape
+    made = (math.prod(program.sizes[use.operation]) // use.entries.shape[2] for use in piece.uses)
+    return Sizes(samples, outputs, b, sum(made) // b, c, f)
+
+
+def _stored(piece: Piece, size: Sizes) -> int:
+    """Numbers that the factors of a sample hold."""
+    of_h = 0 if piece.shared else 1 if piece.whole else size.rows
+    of_h *= size.outputs if piece.by_output else 1
+    return size.products * size.tokens * (of_h + size.outputs * size.columns)
+
+
+def kernel_routes(model: Model, params: Params, inputs: Any) -> dict[str, tuple[Route, ...]]:
+    """By which route the kernel of every block is computed, one for each product it enters."""
+    routes = make_plan(model, params, inputs).routes
+    return {name: routes.get(k, ("jacobian",)) for k, name in enumerate(blocks(params))}
+
+
+def factored_kernels(
+    model: Model, inputs: Any, *, memory: float = 1.0
+) -> Callable[[Params], dict[str, Float[Array, "R R"]]]:
+    """Tangent kernel of each block, as a function of the parameters, in about ``memory`` GiB.
+
+    For models whose samples do not depend on each other.
+    """
+
+    def kernels(params: Params) -> dict[str, Float[Array, "R R"]]:
+        plan = make_plan(model, params, inputs)
+        shared = _shared_factors(plan, params, jax.tree.map(lambda a: a[0], inputs))
+
+        def one(sample: Any) -> dict[int, Any]:
+            return _without_shared(plan, sample_factors(plan, params, sample))
+
+        def factors(some: Any) -> dict[int, Any]:
+            at_once = min(max(2 * TILE // plan.made, 1), len(jax.tree.leaves(some)[0]))
+            return jax.lax.map(one, some, batch_size=at_once)
+
+        def between(lots: list[dict[int, Any]]) -> dict[str, Array]:
+            names = enumerate(blocks(params))
+            return {name: _block(plan, k, shared, [lot[k] for lot in lots]) for k, name in names}
+
+        return by_lots(factors, between, inputs, lot_size(params, plan.stored, memory))
+
+    return kernels
+
+
+def lot_size(params: Params, numbers: int, memory: float) -> int:
+    """How many units of so many numbers can be held in two lots."""
+    width = jnp.dtype(jnp.result_type(*jax.tree.leaves(params))).itemsize
+    return max(int(memory * 2**30 / (3 * width * max(numbers, 1))), 1)
+
+
+def by_lots(
+    factors: Callable[[Any], Any], between: Callable[[list], dict[str, Array]], units: Any, fit: int
+) -> dict[str, Array]:
+    """Kernels over all units (samples, or outputs) from lots of at most ``fit``.
+
+    ``between`` makes them from the factors of one or two lots. With more than one lot, factors are
+    computed again for every pair.
+    """
+    count = len(jax.tree.leaves(units)[0])
+    lots = -(-count // fit)
+    if lots == 1:
+        return between([factors(units)])
+    size = -(-count // lots)
+    padded = jax.tree.map(lambda a: _in_lots(a, lots, size), units)
+
+    def row(some: Any) -> dict[str, Array]:
+        mine = factors(some)
+        return jax.lax.map(lambda others: between([mine, factors(others)]), padded)
+
+    def assembled(found: Float[Array, "lots lots r r"]) -> Float[Array, "R R"]:
+        rows = found.shape[2]
+        K = found.transpose(0, 2, 1, 3).reshape(lots * rows, lots * rows)
+        return K[: count * (rows // size), : count * (rows // size)]
+
+    return jax.tree.map(assembled, jax.lax.map(row, padded))
+
+
+def _shared_factors(plan: Plan, params: Params, sample: Any) -> dict[Any, Array]:
+    """h of the pieces where it is the same for all samples."""
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves((params, sample))]
+    found = {}
+    for k, pieces in plan.pieces.items():
+        for number, piece in enumerate(pieces):
+            if piece.shared:
+                (use,) = piece.uses
+                _, (h,) = _evaluate(plan.program, leaves, {}, [use.other])
+                h = use.arrange_other(jnp.asarray(h))
+                if use.lookup:
+                    h = jax.nn.one_hot(h, use.entries.shape[1], dtype=leaves[k].dtype)
+                found[k, number] = h[None, None]
+    return found
+
+
+def _without_shared(plan: Plan, found: dict[int, Any]) -> dict[int, Any]:
+    for k, pieces in plan.pieces.items():
+        found[k] = [
+            factors._replace(h=None) if piece.shared else factors
+            for piece, factors in zip(pieces, found[k], strict=True)
+        ]
+    return found
+
+
+def _block(plan: Plan, k: int, shared: dict[Any, Array], lots: list[Any]) -> Array:
+    """The kernel of one weight between the first and the last lot of samples."""
+    if k not in plan.pieces:
+        rows = [J.reshape(-1, J.shape[-1]) for J in lots]
+        return rows[0] @ rows[-1].T
+    parts = []
+    for number, (piece, route) in enumerate(zip(plan.pieces[k], plan.routes[k], strict=True)):
+        factors = [lot[number] for lot in lots]
+        if piece.shared:
+            factors = [lot._replace(h=shared[k, number]) for lot in factors]
+        elif piece.whole and route == "rows":
+            width, dtype = piece.uses[0].entries.shape[1], factors[0].delta.dtype
+            factors = [lot._replace(h=jax.nn.one_hot(lot.h, width, dtype=dtype)) for lot in factors]
+        parts.append(contract(route, factors))
+    return sum(parts[1:], parts[0])
+
+
+def _in_lots(array: Array, lots: int, size: int) -> Array:
+    """The leading axis in lots of one size; the last sample is repeated to fill the last one."""
+    rows = jnp.minimum(jnp.arange(lots * size), len(array) - 1)
+    return jnp.asarray(array)[rows].reshape(lots, size, *array.shape[1:])
