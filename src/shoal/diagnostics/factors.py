@@ -6,8 +6,9 @@ two samples is
 
 $$ K_{ab} = \sum_{t,s}\langle h_{a,t},h_{b,s}\rangle\langle\delta_{a,t},\delta_{b,s}\rangle. $$
 
-`uses` finds such products in the model's program: also of a weight that was transposed, reshaped,
-sliced, cast or scaled before, and rows that are looked up (an embedding, where $h_t$ is one-hot).
+Such products are found in the model's program (`uses`): also of a weight that was transposed,
+reshaped, sliced, cast or scaled before, and rows that are looked up (an embedding, where $h_t$ is
+one-hot).
 One pass backwards with respect to zeros added at the products gives all $\delta$. A weight that
 enters in another way (a bias, a convolution, a scan) is differentiated as usual, in the same pass.
 For each product the cheapest way to contract is chosen by counting flops (`cheapest`).
@@ -19,54 +20,16 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from shoal._typing import Array, Float, Params
-from shoal.diagnostics.inside import Operation, computed, flat_program, value_of
+from shoal.diagnostics.inside import computed, value_of
+from shoal.diagnostics.uses import Piece, Program, Use, read_program
 from shoal.models import Model
 from shoal.trees import blocks
 
-TILE = 2**18
+TILE = 2**17
 """Numbers in the largest array of a tile, beside the kernel itself."""
-CALLS = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint")
-"""What is inlined: functions with a derivative of their own stay whole."""
-REARRANGED = ("transpose", "reshape", "squeeze", "expand_dims", "broadcast_in_dim", "slice",
-              "split", "rev", "copy", "convert_element_type")  # fmt: skip
-
 Route = Literal["rows", "grams", "shared", "jacobian"]
-
-
-class Use(NamedTuple):
-    """A product by which a weight enters: its gradient is the sum over t of h[t, c] delta[t, f].
-
-    Everything has a leading axis ``b``, over which the products are independent (such as heads).
-    """
-
-    operation: int  # Number of the product in the program.
-    other: Any  # The value h.
-    entries: np.ndarray  # Which entries of the weight these are: (b, c, f).
-    arrange_other: Callable[[Array], Array]  # h as (b, t, c), or the whole numbers t of a lookup.
-    arrange_delta: Callable[[Array], Array]  # delta as (b, t, f).
-    factors: tuple[Any, ...]  # Scalars with which the weight was multiplied.
-    lookup: bool = False
-
-
-class Piece(NamedTuple):
-    """Uses of the same entries of a weight; ``swapped`` where a use has c and f exchanged."""
-
-    uses: tuple[Use, ...]
-    swapped: tuple[bool, ...]
-    shared: bool  # h does not depend on the sample.
-
-    @property
-    def whole(self) -> bool:
-        """Whether h is kept as the numbers of the rows that are looked up."""
-        return all(use.lookup for use in self.uses)
-
-    @property
-    def by_output(self) -> bool:
-        """Whether h has an axis of outputs, because some uses are swapped."""
-        return any(self.swapped)
 
 
 class Factors(NamedTuple):
@@ -74,230 +37,6 @@ class Factors(NamedTuple):
 
     h: Array
     delta: Array  # (outputs, b, t, f)
-
-
-# --------------------------------------------------------------------------------- the program
-
-
-class Program(NamedTuple):
-    """A model of one sample as a list of operations, and how each weight enters it."""
-
-    operations: list[Operation]
-    inputs: list[int]
-    outputs: list[Any]
-    pieces: dict[int, tuple[Piece, ...]]  # By the weight's number; others enter in other ways.
-    num_weights: int
-    sizes: dict[int, tuple[int, ...]]  # Shape of the product of each tapped operation.
-
-
-def read_program(apply: Callable[[Params, Any], Array], params: Params, sample: Any) -> Program:
-    """Trace a model of one sample, and find how its weights enter (shapes suffice)."""
-    closed = jax.make_jaxpr(apply)(params, sample)
-    operations, inputs, outputs = flat_program(closed, CALLS)
-    leaves = jax.tree.leaves(params)
-    pieces = _pieces(operations, inputs, outputs, [leaf.shape for leaf in leaves])
-    sizes = {
-        use.operation: operations[use.operation].equation.outvars[0].aval.shape
-        for found in pieces.values() for piece in found for use in piece.uses
-    }  # fmt: skip
-    return Program(operations, inputs, outputs, pieces, len(leaves), sizes)
-
-
-class _Entries(NamedTuple):
-    """A value that is entries of a weight, rearranged."""
-
-    weight: int
-    numbers: np.ndarray
-    factors: tuple[Any, ...] = ()
-
-
-def _pieces(
-    operations: list[Operation], inputs: list[int], outputs: list[Any], shapes: list
-) -> dict[int, tuple[Piece, ...]]:
-    weights = range(len(shapes))
-    indices = {k: np.arange(math.prod(shapes[k])).reshape(shapes[k]) for k in weights}
-    entries = {inputs[k]: _Entries(k, indices[k]) for k in weights}
-    samples = set(inputs[len(shapes) :])  # and what is made from them
-    scalars: dict[int, Any] = {}
-    found: dict[int, list[Use]] = {k: [] for k in weights}
-    other_ways: set[int] = set()
-    for number, op in enumerate(operations):
-        ints = [v for v in op.inputs if isinstance(v, int)]
-        if samples.intersection(ints):
-            samples.update(op.outputs)
-        _note_scalar(op, scalars)
-        for position, given in enumerate(op.inputs):
-            if not isinstance(given, int) or given not in entries:
-                continue
-            held = entries[given]
-            carried = _carried(op, position, held, scalars)
-            if carried is not None:
-                entries |= dict(zip(op.outputs, carried, strict=True))
-            elif (use := _use(number, op, position, held)) is not None:
-                found[held.weight].append(use)
-            else:
-                other_ways.add(held.weight)
-    other_ways |= {entries[v].weight for v in outputs if isinstance(v, int) and v in entries}
-    grouped = {k: _grouped(uses, samples, math.prod(shapes[k])) for k, uses in found.items()}
-    return {k: some for k, some in grouped.items() if some and k not in other_ways}
-
-
-def _note_scalar(op: Operation, scalars: dict[int, Any]) -> None:
-    """Remember what is a single number, spread out."""
-    if op.equation.primitive.name in ("broadcast_in_dim", "convert_element_type", "reshape"):
-        given = op.inputs[0]
-        small = op.equation.invars[0].aval.size == 1
-        source = given if small else scalars.get(given) if isinstance(given, int) else None
-        if source is not None:
-            scalars[op.outputs[0]] = source
-
-
-def _carried(
-    op: Operation, position: int, held: _Entries, scalars: dict[int, Any]
-) -> list[_Entries] | None:
-    """The entries after a rearrangement or a product with a number; None for anything else."""
-    name, params = op.equation.primitive.name, op.equation.params
-    if name in ("mul", "div", "neg"):
-        if name == "neg":
-            return [held._replace(factors=(*held.factors, ("neg", None)))]
-        other, aval = op.inputs[1 - position], op.equation.invars[1 - position].aval
-        scalar = other if aval.size == 1 else scalars.get(other) if isinstance(other, int) else None
-        if scalar is None or (name == "div" and position == 1) or other == op.inputs[position]:
-            return None
-        if held.numbers.shape != op.equation.outvars[0].aval.shape:
-            return None
-        return [held._replace(factors=(*held.factors, (name, scalar)))]
-    if name not in REARRANGED or len(op.inputs) != 1:
-        return None
-    index = held.numbers
-    if name == "split":
-        cuts = np.cumsum(params["sizes"])[:-1]
-        parts = np.split(index, [int(c) for c in cuts], axis=params["axis"])
-        return [held._replace(numbers=part) for part in parts]
-    if name == "transpose":
-        index = index.transpose(params["permutation"])
-    elif name in ("reshape", "squeeze", "expand_dims"):
-        if params.get("dimensions") is not None and name == "reshape":
-            return None
-        index = index.reshape(op.equation.outvars[0].aval.shape)
-    elif name == "broadcast_in_dim":
-        shape = [1] * len(params["shape"])
-        for axis, size in zip(params["broadcast_dimensions"], index.shape, strict=True):
-            shape[axis] = size
-        index = np.broadcast_to(index.reshape(shape), params["shape"])
-    elif name == "slice":
-        strides = params["strides"] or (1,) * index.ndim
-        ends = zip(params["start_indices"], params["limit_indices"], strides, strict=True)
-        index = index[tuple(slice(*end) for end in ends)]
-    elif name == "rev":
-        index = np.flip(index, params["dimensions"])
-    return [held._replace(numbers=index)]
-
-
-def _use(number: int, op: Operation, position: int, held: _Entries) -> Use | None:
-    """The use of a weight by this operation, if it is a matrix product or a lookup of rows."""
-    name = op.equation.primitive.name
-    if name == "dot_general":
-        return _product(number, op, position, held)
-    if name == "gather" and position == 0:
-        return _lookup(number, op, held)
-    return None
-
-
-def _product(number: int, op: Operation, position: int, held: _Entries) -> Use | None:
-    contracted, batch = op.equation.params["dimension_numbers"]
-    ranks = [len(atom.aval.shape) for atom in op.equation.invars]
-    free = [
-        [axis for axis in range(ranks[side]) if axis not in (*contracted[side], *batch[side])]
-        for side in (0, 1)
-    ]
-    mine, other = position, 1 - position
-    places = {(0, axis): len(batch[0]) + k for k, axis in enumerate(free[0])}
-    places |= {(1, axis): len(batch[0]) + len(free[0]) + k for k, axis in enumerate(free[1])}
-    # an axis along which the weight is repeated belongs to the tokens
-    repeated = [] if _distinct(held.numbers) else _repeated(held.numbers)
-    if set(repeated) - set(batch[mine]):
-        return None
-    kept = [k for k, axis in enumerate(batch[mine]) if axis not in repeated]
-    moved = [k for k, axis in enumerate(batch[mine]) if axis in repeated]
-    once = [slice(0, 1) if axis in repeated else slice(None) for axis in range(ranks[mine])]
-    index = held.numbers[tuple(once)]
-    order = [*(batch[mine][k] for k in kept), *repeated, *contracted[mine], *free[mine]]
-    sizes = [held.numbers.shape[batch[mine][k]] for k in kept]
-    width = math.prod(held.numbers.shape[axis] for axis in contracted[mine])
-    index = index.transpose(order).reshape(math.prod(sizes), width, -1)
-    if not _distinct(index):
-        return None
-    count = math.prod(sizes)
-    of_other = [*(batch[other][k] for k in kept), *(batch[other][k] for k in moved),
-                *free[other], *contracted[other]]  # fmt: skip
-    of_delta = [*kept, *moved, *(places[other, a] for a in free[other]),
-                *(places[mine, a] for a in free[mine])]  # fmt: skip
-    columns = index.shape[2]
-    return Use(
-        number, op.inputs[other], index,
-        lambda h: h.transpose(of_other).reshape(count, -1, width),
-        lambda delta: delta.transpose(of_delta).reshape(count, -1, columns),
-        held.factors,
-    )  # fmt: skip
-
-
-def _distinct(index: np.ndarray) -> bool:
-    return bool(np.bincount(index.ravel()).max(initial=0) <= 1)
-
-
-def _repeated(index: np.ndarray) -> list[int]:
-    """Axes along which an array is constant."""
-    longer = [axis for axis in range(index.ndim) if index.shape[axis] > 1]
-    return [axis for axis in longer if (index == index.take([0], axis)).all()]
-
-
-def _lookup(number: int, op: Operation, held: _Entries) -> Use | None:
-    """Whole rows of a matrix by their numbers."""
-    shape, how = held.numbers.shape, op.equation.params["dimension_numbers"]
-    rank = len(op.equation.outvars[0].aval.shape)
-    rows = len(shape) == 2 and op.equation.params["slice_sizes"] == (1, shape[1])
-    plain = how.collapsed_slice_dims == (0,) and how.start_index_map == (0,)
-    if not (rows and plain and how.offset_dims == (rank - 1,)) or how.operand_batching_dims:
-        return None
-    if not _distinct(held.numbers):
-        return None
-    return Use(
-        number, op.inputs[1], held.numbers[None],
-        lambda rows: jnp.clip(rows.reshape(1, -1), 0, shape[0] - 1),
-        lambda delta: delta.reshape(1, -1, shape[1]),
-        held.factors, lookup=True,
-    )  # fmt: skip
-
-
-def _grouped(uses: list[Use], samples: set[int], size: int) -> tuple[Piece, ...]:
-    """Uses of the same entries together; none if some overlap in another way."""
-    groups: list[list[tuple[Use, bool]]] = []
-    for use in uses:
-        for group in groups:
-            first = group[0][0].entries
-            if np.array_equal(first, use.entries):
-                group.append((use, False))
-                break
-            if np.array_equal(first, use.entries.swapaxes(1, 2)):
-                group.append((use, True))
-                break
-        else:
-            groups.append([(use, False)])
-    covered = np.zeros(size, int)
-    for group in groups:
-        covered += np.bincount(group[0][0].entries.ravel(), minlength=size)
-    if covered.max(initial=0) > 1:
-        return ()
-
-    def is_shared(group: list) -> bool:
-        other = group[0][0].other
-        return len(group) == 1 and not (isinstance(other, int) and other in samples)
-
-    return tuple(
-        Piece(tuple(u for u, _ in group), tuple(s for _, s in group), is_shared(group))
-        for group in groups
-    )
 
 
 # ---------------------------------------------------------------------------------- the factors
@@ -572,8 +311,7 @@ def factored_kernels(
             return _without_shared(plan, sample_factors(plan, params, sample))
 
         def factors(some: Any) -> dict[int, Any]:
-            at_once = min(max(2 * TILE // plan.made, 1), len(jax.tree.leaves(some)[0]))
-            return jax.lax.map(one, some, batch_size=at_once)
+            return jax.lax.map(one, some, batch_size=_at_once(8 * TILE // plan.made, some))
 
         def between(lots: list[dict[int, Any]]) -> dict[str, Array]:
             names = enumerate(blocks(params))
@@ -582,6 +320,14 @@ def factored_kernels(
         return by_lots(factors, between, inputs, lot_size(params, plan.stored, memory))
 
     return kernels
+
+
+def _at_once(fit: int, samples: Any) -> int:
+    """How many samples are worked on together: a divisor of all where that is near what fits."""
+    count = len(jax.tree.leaves(samples)[0])
+    fit = min(max(fit, 1), count)
+    divisor = next(k for k in range(fit, 0, -1) if count % k == 0)
+    return divisor if 2 * divisor >= fit else fit
 
 
 def lot_size(params: Params, numbers: int, memory: float) -> int:
