@@ -14,6 +14,7 @@ enters in another way (a bias, a convolution, a scan) is differentiated as usual
 For each product the cheapest way to contract is chosen by counting flops (`cheapest`).
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
@@ -35,7 +36,7 @@ Route = Literal["rows", "grams", "shared", "jacobian"]
 class Factors(NamedTuple):
     """The gradient of a sample, as factors: h is (k, b, t, c) with k = 1 or outputs."""
 
-    h: Array
+    h: Any
     delta: Array  # (outputs, b, t, f)
 
 
@@ -75,7 +76,17 @@ class Plan(NamedTuple):
     made: int  # Numbers that the model makes for a sample, with the pass backwards.
 
 
-def sample_factors(plan: Plan, params: Params, sample: Any) -> dict[int, Any]:
+class Lot(NamedTuple):
+    """The gradients of samples: factors by weight and piece, or rows of the Jacobian.
+
+    Many weights meet the same h: it is held once, by its source, and is None in their factors.
+    """
+
+    h: dict[str, Array]
+    by_weight: dict[int, Any]
+
+
+def sample_factors(plan: Plan, params: Params, sample: Any) -> Lot:
     """Factors of every piece of every weight; rows of the Jacobian for the other weights."""
     program, weights = plan.program, jax.tree.leaves(params)
     rest = [jnp.asarray(leaf) for leaf in jax.tree.leaves(sample)]
@@ -100,10 +111,18 @@ def sample_factors(plan: Plan, params: Params, sample: Any) -> dict[int, Any]:
         scalars = [None if s is None else jnp.asarray(next(values)) for _, s in use.factors]
         arranged = jax.vmap(use.arrange_delta)(_scale(use, scalars, deltas[use.operation]))
         known[id(use)] = use.arrange_other(other)[None], arranged
-    found: dict[int, Any] = {
-        k: [_joined(piece, known) for piece in some] for k, some in plan.pieces.items()
-    }
-    return found | {k: J.reshape(len(f), -1) for k, J in zip(usual, rows, strict=True)}
+    found: dict[int, Any] = {k: J.reshape(len(f), -1) for k, J in zip(usual, rows, strict=True)}
+    h = {}
+    for k, pieces in plan.pieces.items():
+        found[k] = []
+        for piece in pieces:
+            joined = _joined(piece, known)
+            if piece.source is not None:
+                if not piece.shared:
+                    h[piece.source] = joined.h
+                joined = joined._replace(h=None)
+            found[k].append(joined)
+    return Lot(h, found)
 
 
 def _pulled(pull: Callable, outputs: Array) -> Any:
@@ -222,23 +241,26 @@ def _from_rows(lots: list[Factors]) -> Array:
 
 def _from_grams(lots: list[Factors]) -> Array:
     """Grams of h and of delta, multiplied entry by entry, for some samples at a time."""
-    (_, all_delta), (h_b, delta_b) = lots[0], lots[-1]
-    q, t = all_delta.shape[1:3]
+    (h_a, delta_a), (h_b, delta_b) = lots[0], lots[-1]
+    q, t, f = delta_a.shape[1:]
     m, p, s = delta_b.shape[:3]
 
-    def one(lot: Factors) -> Array:
-        h, delta = lot
+    def some(h: Array, delta: Array) -> Array:
         if jnp.issubdtype(h.dtype, jnp.integer):  # rows that were looked up: one-hot
-            of_h = (h[:, None, None] == h_b[None]).astype(delta.dtype)
+            of_h = (h.reshape(-1, 1) == h_b.reshape(1, -1)).astype(delta.dtype)
         else:
-            of_h = jnp.einsum("tc,msc->tms", h, h_b)
-        of_delta = jnp.einsum("qtf,mpsf->qtmps", delta, delta_b)
-        return jnp.sum(of_h[None, :, :, None] * of_delta, axis=(1, 4)).reshape(q, m * p)
+            of_h = h.reshape(-1, h.shape[-1]) @ h_b.reshape(-1, h.shape[-1]).T
+        of_delta = delta.reshape(-1, f) @ delta_b.reshape(-1, f).T
+        pairs = of_h.reshape(-1, 1, t, m, 1, s) * of_delta.reshape(-1, q, t, m, p, s)
+        return jnp.sum(pairs, axis=(2, 5)).reshape(-1, m * p)
 
-    at_once = min(
-        max(max(TILE, m * p * len(all_delta) * q // 2) // (q * t * m * p * s), 1), len(all_delta)
-    )
-    return jax.lax.map(one, lots[0], batch_size=at_once).reshape(-1, m * p)
+    count = len(h_a)
+    room = max(TILE, m * p * count * q // 2)
+    at_once = _at_once(room // (q * t * m * p * s), h_a)
+    whole = count - count % at_once
+    pieces = jax.tree.map(lambda a: a[:whole].reshape(-1, at_once, *a.shape[1:]), lots[0])
+    K = jax.lax.map(lambda lot: some(*lot), pieces).reshape(-1, m * p)
+    return K if whole == count else jnp.concatenate([K, some(h_a[whole:], delta_a[whole:])])
 
 
 def _from_shared(lots: list[Factors]) -> Array:
@@ -305,17 +327,16 @@ def factored_kernels(
 
     def kernels(params: Params) -> dict[str, Float[Array, "R R"]]:
         plan = make_plan(model, params, inputs)
-        shared = _shared_factors(plan, params, jax.tree.map(lambda a: a[0], inputs))
+        shared = _shared_h(plan, params, jax.tree.map(lambda a: a[0], inputs))
 
-        def one(sample: Any) -> dict[int, Any]:
-            return _without_shared(plan, sample_factors(plan, params, sample))
+        def factors(some: Any) -> Lot:
+            few = min(5, lot_size(params, plan.made, memory))
+            fit = max(16 * TILE // plan.made, few)
+            one = functools.partial(sample_factors, plan, params)
+            return jax.lax.map(one, some, batch_size=_at_once(fit, some))
 
-        def factors(some: Any) -> dict[int, Any]:
-            return jax.lax.map(one, some, batch_size=_at_once(8 * TILE // plan.made, some))
-
-        def between(lots: list[dict[int, Any]]) -> dict[str, Array]:
-            names = enumerate(blocks(params))
-            return {name: _block(plan, k, shared, [lot[k] for lot in lots]) for k, name in names}
+        def between(lots: list[Lot]) -> dict[str, Array]:
+            return {name: _block(plan, k, shared, lots) for k, name in enumerate(blocks(params))}
 
         return by_lots(factors, between, inputs, lot_size(params, plan.stored, memory))
 
@@ -363,44 +384,36 @@ def by_lots(
     return jax.tree.map(assembled, jax.lax.map(row, padded))
 
 
-def _shared_factors(plan: Plan, params: Params, sample: Any) -> dict[Any, Array]:
-    """h of the pieces where it is the same for all samples."""
+def _shared_h(plan: Plan, params: Params, sample: Any) -> dict[str, Array]:
+    """h where it is the same for all samples, by its source."""
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves((params, sample))]
+    pieces = [piece for some in plan.pieces.values() for piece in some if piece.shared]
+    wanted = [piece.uses[0].other for piece in pieces]
     found = {}
-    for k, pieces in plan.pieces.items():
-        for number, piece in enumerate(pieces):
-            if piece.shared:
-                (use,) = piece.uses
-                _, (h,) = _evaluate(plan.program, leaves, {}, [use.other])
-                h = use.arrange_other(jnp.asarray(h))
-                if use.lookup:
-                    h = jax.nn.one_hot(h, use.entries.shape[1], dtype=leaves[k].dtype)
-                found[k, number] = h[None, None]
+    for piece, h in zip(pieces, _evaluate(plan.program, leaves, {}, wanted)[1], strict=True):
+        (use,) = piece.uses
+        arranged = use.arrange_other(jnp.asarray(h))
+        if use.lookup:
+            arranged = jax.nn.one_hot(arranged, use.entries.shape[1], dtype=leaves[0].dtype)
+        found[use.source] = arranged[None, None]
     return found
 
 
-def _without_shared(plan: Plan, found: dict[int, Any]) -> dict[int, Any]:
-    for k, pieces in plan.pieces.items():
-        found[k] = [
-            factors._replace(h=None) if piece.shared else factors
-            for piece, factors in zip(pieces, found[k], strict=True)
-        ]
-    return found
-
-
-def _block(plan: Plan, k: int, shared: dict[Any, Array], lots: list[Any]) -> Array:
+def _block(plan: Plan, k: int, shared: dict[str, Array], lots: list[Lot]) -> Array:
     """The kernel of one weight between the first and the last lot of samples."""
     if k not in plan.pieces:
-        rows = [J.reshape(-1, J.shape[-1]) for J in lots]
+        rows = [lot.by_weight[k].reshape(-1, lot.by_weight[k].shape[-1]) for lot in lots]
         return rows[0] @ rows[-1].T
     parts = []
     for number, (piece, route) in enumerate(zip(plan.pieces[k], plan.routes[k], strict=True)):
-        factors = [lot[number] for lot in lots]
-        if piece.shared:
-            factors = [lot._replace(h=shared[k, number]) for lot in factors]
-        elif piece.whole and route == "rows":
+        factors = [lot.by_weight[k][number] for lot in lots]
+        if piece.source is not None:
+            held = [shared if piece.shared else lot.h for lot in lots]
+            pairs = zip(factors, held, strict=True)
+            factors = [one._replace(h=h[piece.source]) for one, h in pairs]
+        if piece.whole and not piece.shared and route == "rows":
             width, dtype = piece.uses[0].entries.shape[1], factors[0].delta.dtype
-            factors = [lot._replace(h=jax.nn.one_hot(lot.h, width, dtype=dtype)) for lot in factors]
+            factors = [one._replace(h=jax.nn.one_hot(one.h, width, dtype=dtype)) for one in factors]
         parts.append(contract(route, factors))
     return sum(parts[1:], parts[0])
 

@@ -32,6 +32,7 @@ class Use(NamedTuple):
     operation: int  # Number of the product in the program.
     other: Any  # The value h.
     entries: np.ndarray  # Which entries of the weight these are: (b, c, f).
+    source: str  # The same for uses with the same h in the same arrangement.
     arrange_other: Callable[[Array], Array]  # h as (b, t, c), or the whole numbers t of a lookup.
     arrange_delta: Callable[[Array], Array]  # delta as (b, t, f).
     factors: tuple[Any, ...]  # Scalars with which the weight was multiplied.
@@ -49,6 +50,11 @@ class Piece(NamedTuple):
     def whole(self) -> bool:
         """Whether h is kept as the numbers of the rows that are looked up."""
         return all(use.lookup for use in self.uses)
+
+    @property
+    def source(self) -> str | None:
+        """What h is, where there is only one use; None where it is joined from several."""
+        return self.uses[0].source if len(self.uses) == 1 else None
 
     @property
     def by_output(self) -> bool:
@@ -226,11 +232,15 @@ def _product(number: int, op: Operation, position: int, held: _Entries) -> Use |
                 *(places[mine, a] for a in free[mine])]  # fmt: skip
     columns = index.shape[2]
     return Use(
-        number, op.inputs[other], index,
+        number, op.inputs[other], index, _source(op.inputs[other], (*of_other, count, width)),
         lambda h: h.transpose(of_other).reshape(count, -1, width),
         lambda delta: delta.transpose(of_delta).reshape(count, -1, columns),
         held.factors,
     )  # fmt: skip
+
+
+def _source(value: Any, arrangement: tuple[int, ...]) -> str:
+    return f"{value if isinstance(value, int) else f'constant {id(value)}'} as {arrangement}"
 
 
 def _distinct(index: np.ndarray) -> bool:
@@ -254,7 +264,7 @@ def _lookup(number: int, op: Operation, held: _Entries) -> Use | None:
     if not _distinct(held.numbers):
         return None
     return Use(
-        number, op.inputs[1], held.numbers[None],
+        number, op.inputs[1], held.numbers[None], _source(op.inputs[1], shape),
         lambda rows: jnp.clip(rows.reshape(1, -1), 0, shape[0] - 1),
         lambda delta: delta.reshape(1, -1, shape[1]),
         held.factors, lookup=True,

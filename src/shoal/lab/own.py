@@ -40,6 +40,7 @@ class Own(Setting):
     label: Static[str] = "own"  # Name of the model.
     arguments: Static[Any] = ()  # Keywords of the function that made the setup, and their values.
     coupled: Static[bool] = False  # The output of a sample depends on the other samples.
+    memory: Static[float] = 1.0  # GiB for the factors of a tangent kernel.
     restore: Static[Any] = None  # Trained weights in the form of the module they came from.
     read: Static[Any] = None  # Weights of such a module, by the names of the setup.
 
