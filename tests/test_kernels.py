@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shoal.diagnostics import factors
+import shoal as sh
+from shoal.diagnostics import factors, kernels
 from shoal.models import Model
 
 RNG = np.random.default_rng(0)
@@ -200,3 +201,68 @@ def test_in_little_memory_samples_are_taken_in_lots():
         plan = factors.make_plan(Model(params, apply), params, inputs)
         two_samples = 2 * 3 * 8 * plan.stored / 2**30
         agrees(apply, params, inputs, memory=two_samples)  # five samples in lots of two
+
+
+def test_wide_scores_are_formed_from_the_product_of_weights():
+    """(x Q)(x K)' is x (Q K') x', where Q and K are wider than x: they do not meet a sample."""
+    wide = {"q": normal(DIM, 90), "k": normal(DIM, 90), "v": normal(DIM, 90), "o": normal(90, 2)}
+    routes = agrees(attention, wide, X)
+    assert routes["q"] == routes["k"] == ("shared",)
+    in_batch = lambda p, x: jax.vmap(attention, (None, 0))(p, x[None])[0]  # noqa: E731
+    assert agrees(in_batch, wide, X)["q"] == ("shared",)
+
+
+def test_a_derivative_of_its_own_is_kept():
+    """ReLU at zero has slope 0 by its own rule; the maximum that it is made of would have 1/2."""
+
+    def apply(p, x):
+        return jnp.sum(jax.nn.relu(x @ p["W"]) @ p["v"])
+
+    agrees(apply, {"W": np.zeros((DIM, 7)), "v": normal(7)}, X)
+    agrees(apply, {"W": normal(DIM, 7), "v": normal(7)}, X)
+
+
+def own(apply, params, inputs, **more):
+    outputs = jax.vmap(apply, (None, 0))(params, inputs)
+    made = sh.setup(sh.per_sample(apply), params, inputs, np.zeros(outputs.shape), **more)
+    return jax.tree.map(jnp.asarray, made.one())
+
+
+def test_a_setup_takes_factors_beyond_a_small_jacobian(monkeypatch):
+    monkeypatch.setattr(kernels, "SMALL", 0)
+    for train in ("all", "q,v"):
+        start = own(attention, ATTENTION, X, train=train)
+        J = kernels.jacobian(start.network, start.inputs, train=start.trained)(start.params0)
+        K = jax.jit(start.kernel())(start.params0)
+        np.testing.assert_allclose(K, J @ J.T, rtol=0, atol=1e-12 * np.abs(K).max())
+
+
+def test_coupled_samples_take_rows_of_the_whole_jacobian(monkeypatch):
+    monkeypatch.setattr(kernels, "SMALL", 0)
+
+    def centred(p, x):
+        h = jnp.tanh(x.reshape(len(x), -1) @ p["W"])
+        return (h - jnp.mean(h, axis=0)[None]) @ p["v"]
+
+    params = {"W": normal(TOKENS * DIM, 20), "v": normal(20, 2)}
+    start = jax.tree.map(jnp.asarray, sh.setup(centred, params, X, np.zeros((N, 2))).one())
+    assert start.network.coupled
+    J = jax.jacrev(lambda p: centred(p, X).ravel())(start.params0)
+    for memory in (1.0, 3e-5):  # at once, and in lots
+        made = jax.jit(kernels.tangent_kernels(start.network, X, memory=memory))(start.params0)
+        for name, K in made.items():
+            rows = J[name].reshape(2 * N, -1)
+            np.testing.assert_allclose(K, rows @ rows.T, rtol=0, atol=1e-12 * np.abs(K).max())
+
+
+@pytest.mark.slow
+def test_a_torch_encoder_is_read_through_its_translation():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(DIM, 2, 12, batch_first=True)
+    module = torch.nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    start = jax.tree.map(jnp.asarray, sh.setup(module, X, np.zeros(X.shape)).one())
+    routes = agrees(start.network.apply, start.params0, X)
+    found = {name.rpartition("layers.")[2][2:]: route for name, route in routes.items()}
+    assert found["linear1.weight"] != ("jacobian",)
+    assert found["self_attn.in_proj_weight"] != ("jacobian",)

@@ -161,7 +161,7 @@ def _parts(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], tuple, tupl
             if top is not None and bottom is not None and bottom.inputs[0] == top.outputs[0]:
                 axes = bottom.equation.params["axes"]
                 if len(axes) == 1:
-                    softmaxes[op.outputs[0]] = axes[0]
+                    softmaxes[op.outputs[0]] = int(axes[0])
                     carried[op.outputs[0]] = op.outputs[0]
         elif name in (*SAME, "mul", "select_n"):
             for given in op.inputs:
