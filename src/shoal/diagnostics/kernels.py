@@ -18,6 +18,8 @@ LARGEST = 6000
 
 SMALL = 2**20
 """Numbers of a Jacobian that is simply formed."""
+AT_ONCE = 2**22
+"""Weights times samples that a kernel-vector product works on at once: one, for a large model."""
 
 Kernel = Callable[[Params], Float[Array, "N N"]]
 Kernels = Callable[[Params], dict[str, Float[Array, "N N"]]]
@@ -193,7 +195,8 @@ def kernel_extremes(
         else:
             f = jax.eval_shape(lambda p: predict(model, p, inputs), params)
             start = jax.random.normal(jax.random.key(0), (f.size,), f.dtype)
-            search = kernel_product(model, inputs, params, step_ratios), start
+            at_once = max(AT_ONCE // trees.size(params), 1)
+            search = kernel_product(model, inputs, params, step_ratios, at_once=at_once), start
             low = linalg.bottom_eigenvalue(*search, num_matvecs=num_matvecs, rtol=rtol)
             high = linalg.top_eigenvalue(*search, num_matvecs=num_matvecs, rtol=rtol)
         return _named("min", low) | _named("max", high)
