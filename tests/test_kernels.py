@@ -146,6 +146,17 @@ def own_square(p, x):
     return jnp.sum(jnp.tanh(x @ (p["W"].T @ p["W"])))
 
 
+def tied_scores(p, x):
+    """Queries are keys, and wide; a weight that is scaled by its own norm, one that is rounded."""
+    h = x @ p["qk"]
+    weights = jax.nn.softmax(h @ h.T / DIM, axis=-1)
+    unit = p["v"] / jnp.sqrt(jnp.sum(p["v"] ** 2))
+    rounded = x.astype(int) @ p["r"].astype(int)
+    return jnp.sum(weights @ x @ unit, axis=0) + jnp.sum(rounded) * p["g"]
+
+
+TIED_SCORES = {"qk": normal(DIM, 30), "v": normal(DIM, 2), "r": 5 * normal(DIM, 2), "g": normal(2)}
+
 X = RNG.standard_normal((N, TOKENS, DIM))
 IDS = RNG.integers(0, 11, (N, TOKENS))
 MODELS = {
@@ -159,6 +170,7 @@ MODELS = {
     "product of weights first": (product_first, PRODUCT_FIRST, X),
     "stacked": (stacked, STACKED, X),
     "overlapping slices": (overlapping, {"W": normal(DIM, 8)}, X),
+    "tied scores": (tied_scores, TIED_SCORES, X),
     "a weight times itself": (own_square, {"W": normal(9, DIM)}, X),
 }
 
@@ -175,7 +187,9 @@ def test_every_route_gives_the_same_kernel(name, route, monkeypatch):
     monkeypatch.setattr(factors, "_stored", lambda *_: 0)  # never the Jacobian, if not needed
     monkeypatch.setattr(factors, "TILE", 50)  # several tiles
     routes = agrees(*MODELS[name])
-    products = {"filter", "b", "W"} if name == "overlapping slices" else {"filter", "b"}
+    products = {"filter", "b"} | {"overlapping slices": {"W"}, "tied scores": {"v", "r", "g"}}.get(
+        name, set()
+    )
     for block, chosen in routes.items():
         small = block.rpartition(".")[2].startswith(("b_", "in_bias", "scale", "shift"))
         assert set(chosen) == {"jacobian" if block in products or small else route}, block
@@ -201,6 +215,16 @@ def test_in_little_memory_samples_are_taken_in_lots():
         plan = factors.make_plan(Model(params, apply), params, inputs)
         two_samples = 2 * 3 * 8 * plan.stored / 2**30
         agrees(apply, params, inputs, memory=two_samples)  # five samples in lots of two
+
+
+def test_less_memory_is_held_if_less_is_allowed():
+    wide = {"W": normal(TOKENS * DIM, 4000), "b": normal(4000), "v": normal(4000, 3)}
+    inputs = jnp.asarray(RNG.standard_normal((60, TOKENS, DIM)))
+    held = []
+    for memory in (1.0, 1e-3):
+        kernel = jax.jit(factors.factored_kernels(Model(wide, two_layers), inputs, memory=memory))
+        held.append(kernel.lower(wide).compile().memory_analysis().temp_size_in_bytes)
+    assert held[1] < held[0] / 4
 
 
 def test_wide_scores_are_formed_from_the_product_of_weights():

@@ -164,7 +164,8 @@ def _carried(
         if held.numbers.shape != op.equation.outvars[0].aval.shape:
             return None
         return [held._replace(factors=(*held.factors, (name, scalar)))]
-    if name not in REARRANGED or len(op.inputs) != 1:
+    real = jnp.issubdtype(op.equation.outvars[0].aval.dtype, jnp.floating)
+    if name not in REARRANGED or len(op.inputs) != 1 or not real:
         return None
     index = held.numbers
     if name == "split":
