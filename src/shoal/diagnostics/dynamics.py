@@ -29,6 +29,32 @@ def pl_ratio(risk: Risk, *, floor: Scalar = 0.0) -> Probe:
     return probe
 
 
+def gradient_noise(risk: Risk, num_samples: int, train: Iterable[str] | None = None) -> Probe:
+    r"""Noise of a gradient from one sample, $\mathrm{tr}\,\mathrm{Cov}(g_i)/\lVert\bar g\rVert^2$.
+
+    $g_i$ is the gradient of the risk on sample $i$ alone, $\bar g$ their mean, and the covariance
+    is over the samples at hand. A minibatch larger than this number sees mostly signal, a smaller
+    one mostly noise. One gradient is held at a time.
+    """
+
+    def probe(params: Params) -> Float[Array, ""]:
+        moving = trees.selected(params, train)
+
+        def add(so_far: tuple, row: Array) -> tuple[tuple, None]:
+            mean, square = so_far
+            g = jax.grad(lambda b: risk(trees.with_blocks(params, b), row[None]))(moving)
+            mean = jax.tree.map(lambda m, x: m + x / num_samples, mean, g)
+            return (mean, square + trees.norm(g) ** 2 / num_samples), None
+
+        zero = jnp.zeros((), jnp.result_type(*moving.values()))
+        start = jax.tree.map(jnp.zeros_like, moving), zero
+        (mean, square), _ = jax.lax.scan(add, start, jnp.arange(num_samples))
+        signal = trees.norm(mean) ** 2
+        return (square - signal) / signal
+
+    return probe
+
+
 def movement(params0: Params) -> Probe:
     r"""Relative movement of each block, $\lVert W-W^0\rVert_F/\lVert W^0\rVert_F$.
 

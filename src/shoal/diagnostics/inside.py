@@ -14,27 +14,14 @@ Each is named by the line of the model's source, or by its module path, in the o
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from shoal import trees
 from shoal._typing import Array, Float
+from shoal.diagnostics.programs import Constant, Operation, Program, program
 
-INLINED = ("jit", "pjit", "custom_jvp_call", "custom_vjp_call", "remat2", "checkpoint",
-           "closed_call", "core_call", "custom_vjp_call_jaxpr", "custom_lin")  # fmt: skip
 SAME = ("broadcast_in_dim", "reshape", "convert_element_type", "squeeze", "expand_dims", "copy",
         "stop_gradient", "transpose", "optimization_barrier")  # fmt: skip
 """Operations that only rearrange."""
-
-
-class Operation(NamedTuple):
-    """One operation of the flat program; values have numbers, constants stand as they are."""
-
-    equation: Any
-    inputs: tuple[Any, ...]
-    outputs: tuple[int, ...]
-    place: str
 
 
 class Found(NamedTuple):
@@ -56,62 +43,6 @@ class Weight(NamedTuple):
     name: str
 
 
-class _Constant(NamedTuple):
-    value: Any
-
-
-def _inner(equation: Any) -> ClosedJaxpr | None:
-    if equation.primitive.name not in INLINED:
-        return None
-    for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-        found = equation.params.get(name)
-        if isinstance(found, ClosedJaxpr):
-            return found
-        if isinstance(found, Jaxpr):
-            return ClosedJaxpr(found, ())
-    return None
-
-
-def _flat(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], list[Any]]:
-    """The operations, the numbers of the inputs, and the values that come out."""
-    operations: list[Operation] = []
-    count = iter(range(10**9))
-
-    def run(inner: ClosedJaxpr, given: list[Any], place: str) -> list[Any]:
-        names: dict[Any, Any] = dict(zip(inner.jaxpr.invars, given, strict=True))
-        constants = zip(inner.jaxpr.constvars, inner.consts, strict=True)
-        names |= {var: _Constant(value) for var, value in constants}
-
-        def value(atom: Any) -> Any:
-            return _Constant(atom.val) if isinstance(atom, Literal) else names[atom]
-
-        for equation in inner.jaxpr.eqns:
-            inputs = [value(atom) for atom in equation.invars]
-            here = _place(equation) or place
-            if (called := _inner(equation)) is not None:
-                outputs = run(called, inputs, here)
-            else:
-                outputs = [next(count) for _ in equation.outvars]
-                operations.append(Operation(equation, tuple(inputs), tuple(outputs), here))
-            names |= dict(zip(equation.outvars, outputs, strict=True))
-        return [value(atom) for atom in inner.jaxpr.outvars]
-
-    inputs = [next(count) for _ in closed.jaxpr.invars]
-    return operations, inputs, run(closed, list(inputs), "")
-
-
-def _place(equation: Any) -> str:
-    """The module path or the line of source that made an operation."""
-    if path := str(equation.source_info.name_stack):
-        return path
-    trace = equation.source_info.traceback
-    for frame in trace.frames if trace is not None else ():
-        name = frame.file_name
-        if "site-packages" not in name and "/shoal/" not in name and "<" not in name:
-            return f"{name.rpartition('/')[2]}:{frame.line_num}"
-    return ""
-
-
 class Parts(NamedTuple):
     """What was found in a program."""
 
@@ -119,54 +50,13 @@ class Parts(NamedTuple):
     units: tuple[Found, ...]
     saturating: tuple[Found, ...]
     stream: tuple[Found, ...]
-    program: "Program"
+    program: Program
 
     def capture(self, params: Any, x: Any) -> dict[int, Array]:
         """The values of all that was found."""
         wanted = {found.value for some in self[:4] for found in some}
         values = self.program.run(params, x)
         return {number: values[number] for number in wanted}
-
-
-class Program(NamedTuple):
-    """A model as a list of operations: numbers of its inputs (weights first) and its output."""
-
-    operations: list[Operation]
-    inputs: list[int]
-    blocks: tuple[str, ...]
-    output: Any
-
-    def made_by(self) -> dict[int, Operation]:
-        """For every value the operation that makes it."""
-        return {number: op for op in self.operations for number in op.outputs}
-
-    def run(self, params: Any, x: Any, edits: dict[int, Callable] | None = None) -> dict[int, Any]:
-        """All values; ``edits`` change some of them on the way (``number -> function``)."""
-        edits = edits or {}
-        given = jax.tree.leaves((params, x))
-        values: dict[int, Any] = dict(zip(self.inputs, given, strict=True))
-
-        def value(atom: Any) -> Any:
-            return atom.value if isinstance(atom, _Constant) else values[atom]
-
-        for op in self.operations:
-            bound = op.equation.primitive.get_bind_params(op.equation.params)
-            functions, rest = bound if isinstance(bound, tuple) else ((), bound)
-            out = op.equation.primitive.bind(*functions, *map(value, op.inputs), **rest)
-            out = out if op.equation.primitive.multiple_results else [out]
-            for number, array in zip(op.outputs, out, strict=True):
-                values[number] = edits[number](array, values) if number in edits else array
-        return values
-
-    def edited(self, edits: dict[int, Callable]) -> Callable[[Any, Any], Any]:
-        """The model with some values changed, as a function of weights and the same batch."""
-        return lambda params, x: self.run(params, x, edits)[self.output]
-
-
-def program(function: Callable[[Any, Any], Any], params: Any, x: Any) -> Program:
-    """Write ``function(params, x)`` down; shapes suffice."""
-    operations, inputs, outputs = _flat(jax.make_jaxpr(function)(params, x))
-    return Program(operations, inputs, tuple(trees.blocks(params)), outputs[0])
 
 
 def _origin(value: Any, kinds: tuple[str, ...], made_by: dict[int, Operation]) -> Operation | None:
@@ -206,7 +96,7 @@ def parts(function: Callable[[Any, Any], Any], params: Any, x: Any) -> Parts:
             if top is not None and bottom is not None and bottom.inputs[0] == top.outputs[0]:
                 axes = bottom.equation.params["axes"]
                 if len(axes) == 1:
-                    softmaxes[op.outputs[0]] = axes[0], top.inputs[0]
+                    softmaxes[op.outputs[0]] = int(axes[0]), top.inputs[0]
                     carried[op.outputs[0]] = op.outputs[0]
         elif name in (*SAME, "mul", "select_n"):
             for given in op.inputs:
@@ -280,7 +170,7 @@ def feeds(listed: Program, value: int, later: Any, *, near: bool = True) -> bool
     return later in reached and (not near or reached[later] <= 1)
 
 
-def residuals(listed: Program, found: "Parts") -> dict[int, Callable]:
+def residuals(listed: Program, found: Parts) -> dict[int, Callable]:
     """Edits that add to what follows each attention what went into it, where nothing does."""
     shapes = {n: v.aval.shape for op in listed.operations
               for n, v in zip(op.outputs, op.equation.outvars, strict=True)}  # fmt: skip
@@ -350,7 +240,7 @@ def _is_zero(value: Any, made_by: dict[int, Operation]) -> bool:
         if made_by[value].equation.primitive.name not in SAME:
             return False
         value = made_by[value].inputs[0]
-    return isinstance(value, _Constant) and jnp.ndim(value.value) == 0 and float(value.value) == 0
+    return isinstance(value, Constant) and jnp.ndim(value.value) == 0 and float(value.value) == 0
 
 
 def _named(found: tuple[Found, ...]) -> tuple[Found, ...]:

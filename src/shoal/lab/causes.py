@@ -640,7 +640,7 @@ def ill_conditioned(look: Look, word: str) -> Iterator[Cause]:
         return
     condition = float(top / max(values[0], 1e-16 * top))
     worst = vectors[:, weak][:, int(np.argmax(np.abs(along[weak])))]
-    count = look.targets.size // len(look.targets)
+    count = look.outputs[1].size // len(look.targets)
     samples = list(dict.fromkeys(int(k) // count for k in np.argsort(-np.abs(worst))[:4]))
     named = ", ".join(map(str, samples[:3]))
     yield Cause(

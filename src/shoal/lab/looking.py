@@ -23,8 +23,8 @@ from shoal.models import predict
 
 SOLVED = 1e-10
 """A risk below this share of its start is at the floor."""
-MOST_TARGETS = 2000
-"""Targets up to which the tangent kernel is formed."""
+MOST_OUTPUTS = 2000
+"""Outputs up to which the tangent kernel is formed."""
 
 
 class Look:
@@ -137,21 +137,29 @@ class Look:
         """Share of each trained block in the kernel that drives the outputs, where we look."""
         start = self.start
         parts = start.setting.block_kernels(start)
-        if not self.squares or start.targets.size > MOST_TARGETS or parts is None:
+        if self.outputs[1].size > MOST_OUTPUTS or parts is None:
             return None
-        factor = 2 * float(start.squares_weight or 0)
+        factor = 2 * float(start.squares_weight or 0.5)
         ratios = start.step_ratios
         found = _quick(parts, start.params0)(self.at)
         return {k: factor * float(ratios[k]) * np.asarray(found[k]) for k in start.trained}
 
     @functools.cached_property
     def spectrum(self) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Eigenvalues and vectors of the tangent kernel where we look; the residual along each."""
+        """Eigenvalues and vectors of the tangent kernel where we look; the residual along each.
+
+        The residual is outputs minus targets, or the slope of another loss in the outputs.
+        """
         if self.kernels is None:
             return None
         values, vectors = np.linalg.eigh(sum(self.kernels.values()))
-        residual = (self.outputs[1] - self.targets).ravel()
-        return values, vectors, vectors.T @ residual
+        outputs = self.outputs[1]
+        if self.squares:
+            residual = outputs - self.targets
+        else:
+            loss = self.start.setting.loss
+            residual = np.asarray(jax.grad(loss)(jnp.asarray(outputs), self.start.targets))
+        return values, vectors, vectors.T @ residual.ravel()
 
     # ---------------------------------------------------------------------------- what is inside
 

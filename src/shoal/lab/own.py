@@ -42,6 +42,7 @@ class Own(Setting):
     arguments: Static[Any] = ()  # Keywords of the function that made the setup, and their values.
     ratios: Static[Any] = ()  # Steps of blocks over the step size, where they are not 1.
     coupled: Static[bool] = False  # The output of a sample depends on the other samples.
+    memory: Static[float] = 1.0  # GiB for the factors of a tangent kernel.
     restore: Static[Any] = None  # Trained weights in the form of the module they came from.
     read: Static[Any] = None  # Weights of such a module, by the names of the setup.
 
