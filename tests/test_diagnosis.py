@@ -60,22 +60,16 @@ def test_no_cause_is_raised_on_a_healthy_model_slow(name):
 # ------------------------------------------------------------------------- promises that are kept
 
 
-def last(setup, **how):
-    """The last risk (a mean of squares) over that of outputs zero, by a run of its own."""
-    run = sh.train(setup, probes=[], **how)
-    y = np.asarray(setup.targets)
-    return run.risk[0, -1] / float(np.mean(y**2))
-
-
-def promised(name, changed, **more):
-    """The factor that the trial promised, and the one that the change brings when it is made."""
+def promised(name, changed, scale=1.0, **more):
+    """The first cause, and the factor that its change brings when it is made by hand."""
     setup, how = getattr(planted, name)()
-    found = sh.diagnose(sh.train(setup, probes=[], **how))
-    y = np.asarray(setup.targets)
     run = sh.train(setup, probes=[], **how)
-    ends = run.risk[0, -1] if np.isfinite(run.risk[0, -1]) else run.risk[0, 0]
-    before = ends / float(np.mean(y**2))
-    return found.causes[0], before / last(changed(setup), **(how | more))
+    found = sh.diagnose(run)
+    y = np.asarray(setup.targets)
+    chance = np.mean((y - y.mean(0)) ** 2)  # of a mean of squares
+    before = run.risk[0, -1] if np.isfinite(run.risk[0, -1]) else min(run.risk[0, 0], chance)
+    after = sh.train(changed(setup), probes=[], **(how | more)).risk[0, -1]
+    return found.causes[0], before / (after * scale**2)
 
 
 def with_params(setup, change):
@@ -95,13 +89,14 @@ def test_a_shorter_step_brings_what_the_trial_promised():
 
 
 def test_smaller_targets_bring_what_the_trial_promised():
+    size = float(np.sqrt(np.mean(np.square(1000 * planted.mlp_data()[1]))))
+
     def smaller(setup):
-        size = float(np.sqrt(np.mean(np.square(setup.targets))))
         params = jax.tree.map(lambda W: W[0], setup.params0)
         y = np.asarray(setup.targets) / size
         return sh.setup(planted.mlp, params, setup.inputs, y, loss="mean_squares")
 
-    within_three(*promised("label_scale", smaller))
+    within_three(*promised("label_scale", smaller, scale=size))
 
 
 def test_a_scaled_block_brings_what_the_trial_promised():
@@ -183,6 +178,68 @@ def test_bounded_outputs_cannot_reach_large_targets():
     assert found.verdict == "cannot fit"
     assert found.causes[0].key == "out_of_reach"
     assert "[-1, 1]" in found.causes[0].sentence
+
+
+def test_the_optimum_of_a_convex_risk_is_the_floor():
+    g = planted.rng(3)
+    x = g.normal(size=(50, 4))
+    setup = sh.setup(lambda w, x: x @ w, np.zeros(4), x, x[:, 0] + g.normal(size=50))
+    found = sh.diagnose(setup, steps=2000)
+    assert found.verdict == "at the floor"
+    assert not found.causes
+
+
+def test_a_mask_that_leaves_one_token_is_named():
+    params = planted.attention_params(layers=1)
+    mask = np.where(np.eye(planted.TOKENS), 0.0, -1e9)[None]
+
+    def model(p, x):
+        layer = p["layers"][0]
+        scores = x @ layer["Q"] @ jnp.swapaxes(x @ layer["K"], -1, -2) + mask
+        return (jax.nn.softmax(scores, axis=-1) @ (x @ layer["V"])).mean(1) @ p["out"]
+
+    found = sh.diagnose(sh.setup(model, params, *planted.choose(), loss="mean_squares"), steps=400)
+    assert found.causes[0].key == "masked_attention"
+
+
+def test_a_small_scale_of_a_norm_is_a_block_scale():
+    def model(p, x):
+        h = x @ p["W"]
+        h = (h - h.mean(-1, keepdims=True)) / h.std(-1, keepdims=True) * p["scale"]
+        return jnp.tanh(h) @ p["out"]
+
+    g = planted.rng(0)
+    params = {"W": g.normal(size=(8, 64)) / 3, "scale": np.full((1, 64), 1e-3),
+              "out": g.normal(size=64) / 8}  # fmt: skip
+    found = sh.diagnose(sh.setup(model, params, *planted.mlp_data()), steps=500, step_size=0.02)
+    assert found.causes[0].key == "block_scale"
+    assert "scale" in found.causes[0].advice
+
+
+def test_constants_inside_the_function_do_no_harm():
+    def model(p, x):
+        return (jnp.zeros((len(x), 3)) @ p["U"] + jnp.tanh(x @ p["W"])) @ p["v"]
+
+    g = planted.rng(0)
+    params = {"U": g.normal(size=(3, 5)), "W": g.normal(size=(8, 5)), "v": g.normal(size=5)}
+    setup = sh.setup(model, params, *planted.mlp_data(count=8))
+    assert sh.diagnose(setup, steps=20, trials=False).verdict in VERDICTS
+
+
+def test_a_residual_is_added_after_the_values_are_projected():
+    """What the diagnosis tries is the ordinary residual, x + A x V."""
+    from shoal.diagnostics import inside
+
+    params = {k: planted.rng(k_).normal(size=(8, 8)) for k_, k in enumerate("QKV")}
+    x = planted.tokens()[0]
+
+    def bare(p, x):
+        scores = x @ p["Q"] @ jnp.swapaxes(x @ p["K"], -1, -2)
+        return jax.nn.softmax(scores, axis=-1) @ x @ p["V"]
+
+    parts = inside.parts(bare, params, x)
+    edited = parts.program.edited(inside.residuals(parts.program, parts))
+    np.testing.assert_allclose(edited(params, x), bare(params, x) + x, rtol=1e-6)
 
 
 def test_a_detached_block_is_named():

@@ -79,6 +79,11 @@ def _hessian(function: Risk, point: Float[Array, " P"]) -> Callable[[Array], Arr
     return lambda v: jax.jvp(gradient, (point,), (v,))[1]
 
 
+def _vectors(size: int, wanted: int) -> int:
+    """How many Lanczos vectors of a model fit into 1 GiB: as many as wanted, but at least 8."""
+    return max(8, min(wanted, 2**27 // size))
+
+
 def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: float = 1e-4) -> Probe:
     """Top eigenvalue of the Hessian, by Lanczos on Hessian-vector products.
 
@@ -90,7 +95,8 @@ def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: flo
         flat, unravel = ravel_pytree(trees.cast(params, "float64"))
         hessian = _hessian(lambda v: risk(unravel(v)), flat)
         start = jax.random.normal(key, flat.shape, flat.dtype)
-        return linalg.top_eigenvalue(hessian, start, num_matvecs=num_matvecs, rtol=rtol)._asdict()
+        count = _vectors(flat.size, num_matvecs)
+        return linalg.top_eigenvalue(hessian, start, num_matvecs=count, rtol=rtol)._asdict()
 
     return probe
 
@@ -118,8 +124,9 @@ def curvature(risk: Risk, *, train: Iterable[str] | None = None) -> Probe:
         else:
             start = jax.random.normal(jax.random.key(0), flat.shape, flat.dtype)
             search = _hessian(along, flat), start
-            low = linalg.bottom_eigenvalue(*search, num_matvecs=60, rtol=1e-4)
-            high = linalg.top_eigenvalue(*search, num_matvecs=60, rtol=1e-4)
+            count = _vectors(flat.size, 60)
+            low = linalg.bottom_eigenvalue(*search, num_matvecs=count, rtol=1e-4)
+            high = linalg.top_eigenvalue(*search, num_matvecs=count, rtol=1e-4)
         values = {"min": low.value, "max": high.value}
         return values | {"min_converged": low.converged, "max_converged": high.converged}
 

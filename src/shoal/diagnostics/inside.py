@@ -35,12 +35,13 @@ class Found(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """A block of weights, what it multiplies, and the product."""
+    """A block of weights, what it multiplies (or is added to), and the result."""
 
     block: str
     given: Any
     product: int
     name: str
+    kind: str = "dot_general"
 
 
 class Parts(NamedTuple):
@@ -125,17 +126,19 @@ def parts(function: Callable[[Any, Any], Any], params: Any, x: Any) -> Parts:
     return Parts(some[0], some[1], some[2], some[3], listed)
 
 
-def weights(listed: Program) -> tuple[Weight, ...]:
-    """Where a block of weights multiplies something, in the order of the program."""
+def weights(listed: Program, kinds: tuple[str, ...] = ("dot_general",)) -> tuple[Weight, ...]:
+    """Where a block of weights meets something, in the order of the program."""
     made_by = listed.made_by()
     names = dict(zip(listed.inputs, listed.blocks, strict=False))
     found = []
     for op in listed.operations:
-        if op.equation.primitive.name == "dot_general":
+        kind = op.equation.primitive.name
+        if kind in kinds and len(op.inputs) == 2:
             for block, other in (op.inputs, op.inputs[::-1]):
-                source = _root(block, made_by)
-                if source in names and _root(other, made_by) not in names:
-                    found.append(Weight(names[source], other, op.outputs[0], op.place))
+                source, against = _root(block, made_by), _root(other, made_by)
+                known = [isinstance(v, int) and v in names for v in (source, against)]
+                if isinstance(against, int) and known == [True, False]:
+                    found.append(Weight(names[source], other, op.outputs[0], op.place, kind))
     return tuple(found)
 
 
@@ -147,6 +150,11 @@ def _root(value: Any, made_by: dict[int, Operation]) -> Any:
             break
         value = op.inputs[0]
     return value
+
+
+def _named_root(value: Any, made_by: dict[int, Operation], names: dict[int, str]) -> str:
+    root = _root(value, made_by)
+    return names.get(root, "") if isinstance(root, int) else ""
 
 
 def needed(listed: Program, value: int) -> bool:
@@ -171,11 +179,15 @@ def feeds(listed: Program, value: int, later: Any, *, near: bool = True) -> bool
 
 
 def residuals(listed: Program, found: Parts) -> dict[int, Callable]:
-    """Edits that add to what follows each attention what went into it, where nothing does."""
+    """Edits that add to what follows each attention what went into it, where nothing does.
+
+    It is added after the last linear operation that follows the attention and has that shape.
+    """
     shapes = {n: v.aval.shape for op in listed.operations
               for n, v in zip(op.outputs, op.equation.outvars, strict=True)}  # fmt: skip
     order = [number for op in listed.operations for number in op.outputs]
     places = {number: k for k, number in enumerate(order)}
+    made_by, names = listed.made_by(), dict(zip(listed.inputs, listed.blocks, strict=False))
     edits: dict[int, Callable] = {}
     for at in found.attention:
         attended = next(op.outputs[0] for op in listed.operations
@@ -187,11 +199,26 @@ def residuals(listed: Program, found: Parts) -> dict[int, Callable]:
             n for n in order[: places[at.value]]
             if len(shapes[n]) >= 3 and needed(listed, n) and feeds(listed, n, at.before, near=False)
         ]  # fmt: skip
-        for after in order[places[attended] :]:
-            same = [n for n in into if shapes[n] == shapes[after]]
-            if same and needed(listed, after):
-                edits[after] = lambda v, values, n=same[-1]: v + values[n]
-                break
+        into += [n for n in listed.inputs[len(listed.blocks) :] if n not in shapes]
+        batch = dict(zip(listed.inputs[len(listed.blocks) :], listed.batch, strict=True))
+        linear, last = {attended}, None
+        for op in listed.operations:
+            kind = op.equation.primitive.name
+            inside = [v for v in op.inputs if isinstance(v, int) and v in linear]
+            others = [v for v in op.inputs if v not in inside]
+            fixed = all(not isinstance(v, int) or _named_root(v, made_by, names) for v in others)
+            if inside and (
+                kind in SAME or (kind in ("dot_general", "add", "mul", "div") and fixed)
+            ):
+                linear |= set(op.outputs)
+                shape = shapes[op.outputs[0]]
+                same = [n for n in into if (shapes.get(n) or batch.get(n)) == shape]
+                if same and needed(listed, op.outputs[0]):
+                    last = op.outputs[0], same[-1]
+        if last is None and (same := [n for n in into if shapes.get(n) == shapes[attended]]):
+            last = attended, same[-1]
+        if last is not None:
+            edits[last[0]] = lambda v, values, n=last[1]: v + values[n]
     return edits
 
 
@@ -224,11 +251,11 @@ def last_features(listed: Program) -> int | None:
     for _ in range(20):
         if (op := _origin(value, ("add", "dot_general"), made_by)) is None:
             return None
-        roots = [_root(given, made_by) for given in op.inputs]
+        roots = [_named_root(given, made_by, names) for given in op.inputs]
         if op.equation.primitive.name == "dot_general":
-            sides = [v for v, root in zip(op.inputs, roots, strict=True) if root not in names]
+            sides = [v for v, root in zip(op.inputs, roots, strict=True) if not root]
             return sides[0] if len(sides) == 1 and isinstance(sides[0], int) else None
-        sides = [v for v, root in zip(op.inputs, roots, strict=True) if root not in names]
+        sides = [v for v, root in zip(op.inputs, roots, strict=True) if not root]
         if len(sides) != 1:
             return None
         value = sides[0]
@@ -274,6 +301,14 @@ def entropy(weights: Float[Array, "..."], axis: int = -1) -> Float[Array, ""]:
 def largest(weights: Float[Array, "..."], axis: int = -1) -> Float[Array, ""]:
     """Mean of the largest weight of every row."""
     return jnp.mean(jnp.max(weights, axis))
+
+
+def alone(scores: Float[Array, "..."], axis: int = -1) -> Float[Array, ""]:
+    """Share of attention rows to which a mask leaves one token at most.
+
+    ``scores`` are shifted so that the largest of a row is 0; masked ones are -1e6 or below.
+    """
+    return jnp.mean(jnp.sum(scores > -1e6, axis) <= 1) * (scores.shape[axis] > 1)
 
 
 def dead(units: Float[Array, "... width"]) -> Float[Array, ""]:

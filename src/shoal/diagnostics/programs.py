@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from shoal import trees
@@ -108,6 +109,7 @@ class Program(NamedTuple):
     inputs: list[int]
     blocks: tuple[str, ...]
     output: Any
+    batch: tuple[tuple[int, ...], ...] = ()  # Shapes of the inputs that are not weights.
 
     def made_by(self) -> dict[int, Operation]:
         """For every value the operation that makes it."""
@@ -132,4 +134,5 @@ class Program(NamedTuple):
 def program(function: Callable[[Any, Any], Any], params: Any, x: Any) -> Program:
     """Write ``function(params, x)`` down; shapes suffice."""
     operations, inputs, outputs = flat_program(jax.make_jaxpr(function)(params, x))
-    return Program(operations, inputs, tuple(trees.blocks(params)), outputs[0])
+    shapes = tuple(jnp.shape(leaf) for leaf in jax.tree.leaves(x))
+    return Program(operations, inputs, tuple(trees.blocks(params)), outputs[0], shapes)

@@ -115,7 +115,17 @@ def _export(module: Any, arguments: Any) -> Any:
                 found = torch.export.export(
                     module, args, keywords, dynamic_shapes=dynamic, strict=False
                 )
-                return found.run_decompositions()
+                graph = found.graph_module.graph
+                if any("set_grad_enabled" in str(node.target) for node in graph.nodes):
+                    raise InputError(
+                        f"{name} computes a part under torch.no_grad(), which an export forgets; "
+                        "write .detach() after it, or set requires_grad=False on its weights."
+                    )
+                table = torch.export.default_decompositions()
+                table.pop(torch.ops.aten.detach.default, None)  # it stops gradients: keep it
+                return found.run_decompositions(table)
+        except InputError:
+            raise
         except Exception as error:  # torch.export has no common class for what it cannot do
             reason = _first_line(error)
     raise InputError(
@@ -179,6 +189,7 @@ def _translated(exported: Any, module: Any) -> Callable[[Any, Any], Any]:
     def function(params: Any, x: Any) -> Any:
         given = list(x.values()) if isinstance(x, dict) else x
         given = list(given) if isinstance(given, tuple | list) else [given]
+        given = [jnp.asarray(array) for array in given]
         values: dict[str, Any] = {node: params[name] for node, name in weights.items()}
         values |= {node: jnp.asarray(array) for node, array in fixed.items()}
         values |= dict(zip(inputs, given, strict=True))

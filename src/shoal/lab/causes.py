@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shoal import trees
 from shoal.diagnostics import inside
-from shoal.lab.looking import HEALTHY, Look, as_own
+from shoal.lab.looking import HEALTHY, MEETINGS, Look, as_own
 from shoal.lab.setup import Setup, paper_setup
 
 BY_DEFAULT = "default"
@@ -29,18 +30,21 @@ class Remedy(NamedTuple):
     start: Callable[[], Setup]
     step: float | str | None = None
     method: Any = None
+    scale: float = 1.0  # What the targets were divided by.
 
 
 class Trial(NamedTuple):
-    """A remedy that was tried, and the risk along it and along the run as it is, each in its unit.
+    """A remedy that was tried, and the risk along it and along the run as it is.
 
-    The unit is the risk of outputs zero for squared losses, so that other targets compare.
+    Where the targets were divided, the risk is put back to their old scale. ``before`` is what the
+    last risk is compared with: that of the run, or of the run with the new step alone if that is
+    lower, or that of a constant output where the run diverges.
     """
 
     words: str
     steps: int
     step_size: float | None
-    as_is: np.ndarray
+    before: float
     changed: np.ndarray
 
     @property
@@ -53,12 +57,8 @@ class Trial(NamedTuple):
     @property
     def factor(self) -> float:
         """How many times lower the risk ended."""
-        before, after = float(self.as_is[-1]), float(self.changed[-1])
-        if not np.isfinite(after):
-            return 0.0
-        if not np.isfinite(before):  # a run that diverged is compared with its start
-            before = float(self.as_is[0])
-        return before / max(after, 1e-25)
+        after = float(self.changed[-1])
+        return self.before / max(after, 1e-25 * self.before) if np.isfinite(after) else 0.0
 
 
 class Cause(NamedTuple):
@@ -75,8 +75,12 @@ class Cause(NamedTuple):
     places: tuple[tuple[str, float], ...] = ()  # The number at every place, for a picture.
     trial: Trial | None = None
 
+    def __repr__(self) -> str:
+        return f"<{self.key}: {self.sentence}>"
+
 
 STRUCTURAL = ("contradicting_samples", "out_of_reach", "dead_units", "saturated_attention",
+              "masked_attention",
               "collapsed_tokens", "uniform_attention", "saturated_units",
               "no_gradient")  # fmt: skip
 """Faults that are said even if mending them alone does not help."""
@@ -164,18 +168,16 @@ def out_of_reach(look: Look, word: str) -> Iterator[Cause]:
     y = np.asarray(look.targets, float)
     beyond = float(np.mean((y < low) | (y > high)))
     if beyond > 0:
-        reach = max(abs(low) if np.isfinite(low) else 0, abs(high) if np.isfinite(high) else 0)
         fits = low < 0 < high
-        scaled = y * (0.9 * min(-low, high) / np.max(np.abs(y))) if fits else None
-        words = "scale the targets into the range of the outputs"
+        divisor = float(np.max(np.abs(y))) / (0.9 * min(-low, high)) if fits else 1.0
+        words = f"divide the targets by {divisor:.3g}" if fits else "scale the targets into it"
         yield Cause(
             "out_of_reach",
             f"{beyond:.0%} of the targets lie outside [{low:g}, {high:g}], where the last "
             f"operation ({name}) ends",
             beyond, 0.0, "the outputs never leave that range",
-            f"remove the {name} at the end, or {words}"
-            + (f" (below {reach:g})" if reach else ""),
-            (Remedy(words, lambda: _data(look, y=scaled)),) if fits else (),
+            f"remove the {name} at the end, or {words}",
+            (Remedy(words, lambda: _data(look, y=y / divisor), scale=divisor),) if fits else (),
             ("label_scale", *EVERYTHING_BELOW),
         )  # fmt: skip
 
@@ -197,7 +199,7 @@ def label_scale(look: Look, word: str) -> Iterator[Cause]:
             "the weights must grow by this factor before anything fits, and gradients grow with it",
             f"divide the targets by {size:.3g}",
             (Remedy(f"divide the targets by {size:.3g}",
-                    lambda: _data(look, y=np.asarray(look.targets) / size)),),
+                    lambda: _data(look, y=look.targets / size), scale=size),),
             ("step_too_long", "step_too_short", "dominant_block", "ill_conditioned",
              "saturated_units", "local_minimum", "block_scale", "too_narrow"),
         )  # fmt: skip
@@ -261,30 +263,42 @@ def block_scale(look: Look, word: str) -> Iterator[Cause]:
         return
     values = look.values[0]
     gains: dict[str, float] = {}
-    for weight in inside.weights(look.parts.program):
-        if weight.given in values:
-            size = float(np.sqrt(np.mean(np.square(values[weight.given])))) or 1.0
-            gain = float(np.sqrt(np.mean(np.square(values[weight.product])))) / size
-            gains[weight.block] = max(gains.get(weight.block, 0.0), gain)
-    for name, gain in sorted(gains.items(), key=lambda item: -abs(np.log(max(item[1], 1e-9)))):
-        if gain and 1 / 20 < gain < 20:
+    added: dict[str, float] = {}
+    for weight in inside.weights(look.parts.program, MEETINGS):
+        if weight.given not in values:
             continue
+        size = _size(values[weight.given]) or 1.0
+        if weight.kind == "add":  # such as positions: never too small, but maybe too large
+            W = trees.blocks(look.start.params0)[weight.block]
+            added[weight.block] = max(added.get(weight.block, 0.0), _size(W) / size)
+        else:
+            gain = _size(values[weight.product]) / size
+            gains[weight.block] = max(gains.get(weight.block, 0.0), gain)
+    found = [(name, gain, "makes what it multiplies {:.3g} times as large")
+             for name, gain in gains.items() if not 1 / 20 < gain < 20]  # fmt: skip
+    found += [(name, gain, "is {:.3g} times as large as what it is added to")
+              for name, gain in added.items() if gain > 20 and name not in gains]  # fmt: skip
+    for name, gain, said in sorted(found, key=lambda item: -abs(np.log(max(item[1], 1e-9)))):
         W = np.asarray(trees.blocks(look.start.params0)[name])
-        larger = gain >= 20
-        words = f"scale {name} by {1 / gain:.2g}" if gain else f"draw {name} at random"
+        words = f"scale {_block(name)} by {1 / gain:.2g}" if gain else f"draw {name} at random"
         yield Cause(
-            "block_scale",
-            f"{name} makes what it multiplies {gain:.3g} times as large" if gain
-            else f"{name} is zero",
-            gain, 20.0 if larger else 0.05,
-            "usual initial weights keep sizes within a factor of a few",
-            words,
+            "block_scale", f"{_block(name)} {said.format(gain)}" if gain
+            else f"{_block(name)} is zero", gain, 20.0 if gain >= 20 else 0.05,
+            "usual initial weights keep sizes within a factor of a few", words,
             (Remedy(words, functools.partial(_scaled, look, name, W, gain)),),
             ("dominant_block", "step_too_long", "step_too_short", "ill_conditioned", "no_gradient",
              "label_scale", "local_minimum"),
-            tuple(gains.items()),
+            tuple((gains | added).items()),
         )  # fmt: skip
-        return
+
+
+def _size(array: Any) -> float:
+    return float(np.sqrt(np.mean(np.square(np.asarray(array)))))
+
+
+def _block(name: str) -> str:
+    """A block's name as a reader knows it: a bare number says that it is a block."""
+    return f"block {name}" if name.isdigit() else name
 
 
 def _scaled(look: Look, name: str, W: np.ndarray, gain: float) -> Setup:
@@ -389,6 +403,17 @@ def saturated_attention(look: Look, word: str) -> Iterator[Cause]:
     if word == "at the floor":
         return
     found = look.at_each(look.parts.attention, lambda v, at: inside.entropy(v, at.axis))
+    masked = [
+        (k, at) for k, (at, *_) in enumerate(found, start=1)
+        if float(inside.alone(jnp.asarray(look.values[0][at.before]), at.axis)) > 0.99
+    ]  # fmt: skip
+    if masked:
+        yield Cause(
+            "masked_attention", f"the mask of {_named(masked, len(found))} leaves one token to "
+            "each row", 1.0, 0.99, "with one token to look at, attention has nothing to learn",
+            "look at the mask: it may be inverted, or cut too much", (),
+            ("saturated_attention", "uniform_attention", "collapsed_tokens", *EVERYTHING_BELOW),
+        )  # fmt: skip
     limit = 0.1
     from_start = [(k, at) for k, (at, start, _) in enumerate(found, start=1) if start < limit]
     places = from_start or [(k, at) for k, (at, _, end) in enumerate(found, 1) if end < limit]
@@ -450,6 +475,7 @@ def _scores(look: Look, places: list) -> Iterator[Remedy]:
     listed, blocks = look.parts.program, trees.blocks(look.start.params0)
     used = inside.weights(listed)
     changed: dict[str, np.ndarray] = {}
+    factors: dict[str, float] = {}
     edits: dict[int, Callable] = {}
     sizes = [_spread(look.values[0][at.before], at.axis) for _, at in places]
     for (_, at), size in zip(places, sizes, strict=True):
@@ -460,13 +486,16 @@ def _scores(look: Look, places: list) -> Iterator[Remedy]:
             if size > 1 and name in alone and not _shared(look, name):
                 changed[name] = W / np.sqrt(size)
             elif size <= 1 and (larger := _enlarged(W)) is not None:
-                changed[name] = larger
+                changed[name], factors[name] = larger
         if size > 1e-6:
             edits[at.before] = lambda v, _, s=size: v / s
     if changed:
         down = sizes[0] > 1
         how = f"divide {' and '.join(changed)} by {np.sqrt(sizes[0]):.3g}"
-        up = f"scale {' and '.join(changed)} to the usual size, 1 / sqrt(inputs) an entry"
+        up = " and ".join(
+            f"scale {name} by {factor:.3g}" if factor else f"draw {name} at random"
+            for name, factor in factors.items()
+        )
         yield Remedy(how if down else up, functools.partial(_weights, look, changed))
     if edits:
         down = sizes[0] > 1
@@ -483,10 +512,11 @@ def _shared(look: Look, name: str) -> bool:
     return len(shape) == 2 and max(shape) == 3 * min(shape)
 
 
-def _enlarged(W: np.ndarray) -> np.ndarray | None:
-    """The block with rows (or columns) that are far too small at the usual size; None if none is.
+def _enlarged(W: np.ndarray) -> tuple[np.ndarray, float] | None:
+    """The block with rows (or columns) that are far too small at the usual size, and the factor.
 
-    Usual: entries of size one over the square root of the other side. Zeros are drawn at random.
+    Usual: entries of size one over the square root of the other side. Zeros are drawn at random
+    (the factor is then 0). None if no row is too small.
     """
     if W.ndim < 2:
         return None
@@ -495,9 +525,11 @@ def _enlarged(W: np.ndarray) -> np.ndarray | None:
         size = np.sqrt(np.mean(np.square(W), axis=axis, keepdims=True))
         small = np.broadcast_to(size < 0.05 * usual, W.shape)
         if small.any():
-            drawn = np.random.default_rng(0).normal(size=W.shape) * usual
-            scaled = W * np.divide(usual, size, out=np.ones_like(size), where=size > 0)
-            return np.where(small, np.where(size > 1e-12, scaled, drawn), W)
+            typical = _size(W[small])
+            if typical < 1e-12:
+                drawn = np.random.default_rng(0).normal(size=W.shape) * usual
+                return np.where(small, drawn, W), 0.0
+            return np.where(small, W * (usual / typical), W), usual / typical
     return None
 
 
@@ -578,6 +610,8 @@ def too_narrow(look: Look, word: str) -> Iterator[Cause]:
         return
     moving, rows = trees.size(look.start.moving(look.start.params0)), look.targets.size
     rank, left = _last_layer(look)
+    if look.convex and word == "at the floor":
+        return
     if moving < rows:
         said = f"{moving} trained weights for {rows} targets"
     elif left > 0.5 and rank < rows // max(look.outputs[0].shape[-1], 1):
@@ -633,7 +667,7 @@ def ill_conditioned(look: Look, word: str) -> Iterator[Cause]:
         return
     values, vectors, along = look.spectrum
     top = max(values[-1], 1e-300)
-    limit = max(10 * look.steps, 10_000)
+    limit = max(look.steps, 1000)
     weak = values < top / limit
     share = float(np.sum(along[weak] ** 2) / max(np.sum(along**2), 1e-300))
     if share <= 0.5:
@@ -647,8 +681,8 @@ def ill_conditioned(look: Look, word: str) -> Iterator[Cause]:
         "ill_conditioned",
         f"{share:.0%} of the residual lies where the tangent kernel is below 1/{limit:.0e} of its "
         f"largest eigenvalue (condition {condition:.1e}); most of all samples {named}",
-        condition, float(limit), "such directions need more than ten times the steps of this run "
-        "at any stable step",
+        condition, float(limit), "at any stable step such directions have hardly moved by the end "
+        "of this run",
         "standardise or whiten the inputs, tell similar samples apart, or use a method that "
         "rescales directions, such as Adam",
         tuple(_conditioned(look)), ("local_minimum",),

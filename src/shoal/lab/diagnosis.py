@@ -68,8 +68,8 @@ class Diagnosis(NamedTuple):
         for number, cause in enumerate(self.causes, start=1):
             lines.append(f"{number}. {sentence(cause.sentence)}")
             lines.append(f"   {sentence(cause.advice)}")
-            if cause.trial is not None:
-                lines.append(f"   {tried_words(cause)}")
+            lines.append(f"   {tried_words(cause)}")
+        lines += [f"Also tried, without use: {c.trial.change}." for c in self.tried if c.trial]
         if not self.causes and self.verdict not in HEALTHY:
             lines.append("No cause was found among those that shoal knows.")
         return "\n".join(lines)
@@ -79,15 +79,18 @@ def tried_words(cause: Cause) -> str:
     """What a trial showed, in a sentence."""
     trial = cause.trial
     if trial is None:
-        return ""
+        return (
+            "Not tried." if cause.remedies else "Not tried: shoal cannot make this change itself."
+        )
     what = "Tried" if trial.change == cause.advice else f"Tried ({trial.change})"
-    said = f"{what}: after {trial.steps} steps the risk is"
     if trial.factor == 0:
         return f"{what}: the run diverges."
+    said = f"{what}: after {trial.steps} steps the risk is"
+    if trial.factor < 1.05:
+        return f"{said} no lower; by itself this does not help."
     if trial.factor < HELPS:
-        return f"{said} {trial.factor:.2g} times lower: by itself this does not help."
-    than = "" if np.isfinite(trial.as_is[-1]) else " than at the start, where the run diverges"
-    return f"{said} {trial.factor:.3g} times lower{than}."
+        return f"{said} {trial.factor:.2g} times lower; by itself this does not help."
+    return f"{said} {trial.factor:.3g} times lower."
 
 
 def _cause_json(cause: Cause) -> dict[str, Any]:
@@ -98,7 +101,7 @@ def _cause_json(cause: Cause) -> dict[str, Any]:
     if (trial := cause.trial) is None:
         return found | {"trial": None}
     about = {"change": trial.change, "steps": trial.steps, "step_size": trial.step_size}
-    ends = {"as_is": float(trial.as_is[-1]), "changed": float(trial.changed[-1])}
+    ends = {"before": trial.before, "after": float(trial.changed[-1])}
     return found | {"trial": about | ends | {"factor": trial.factor}}
 
 
@@ -152,27 +155,25 @@ def _ranked(
 ) -> tuple[tuple[Cause, ...], tuple[Cause, ...]]:
     """Causes in order, and what was suspected and did not help.
 
-    First what helped or could not be tried, in the order of the checks; then faults that are there
-    although mending them alone does not help. What a cause of the first kind explains is dropped.
-    Of a run that converges, only what helps much is said.
+    First what helped, in the order of the checks; then what could not be tried, and faults that are
+    there although mending them alone does not help. What a cause of the first kind explains is
+    dropped. Of a run that converges, only what helps much is said.
     """
     wanted = HELPS_MUCH if word in HEALTHY else HELPS
     causes: list[Cause] = []
-    useless: list[Cause] = []
+    others: list[Cause] = []
     for suspect in suspected:
         cause = suspect
-        if any(cause.key in other.explains for other in causes):
+        if any(cause.key in (other.key, *other.explains) for other in causes):
             continue
         if tell is not None and cause.remedies:
             tell(f"trying: {cause.remedies[0].words}")
             cause = _with_trial(look, cause)
         helped = cause.trial is not None and cause.trial.factor >= wanted
-        untried = cause.trial is None and word not in HEALTHY
-        (causes if helped or untried else useless).append(cause)
-    beside = [cause for cause in useless if cause.key in STRUCTURAL and word not in HEALTHY]
+        (causes if helped else others).append(cause)
+    beside = [c for c in others if word not in HEALTHY and (c.trial is None or c.key in STRUCTURAL)]
     beside = [c for c in beside if not any(c.key in other.explains for other in causes)]
-    rest = [cause for cause in useless if cause not in beside]
-    return (*causes, *beside), tuple(rest)
+    return (*causes, *beside), tuple(cause for cause in others if cause not in beside)
 
 
 def _with_trial(look: Look, cause: Cause) -> Cause:
@@ -196,16 +197,20 @@ def _trial(look: Look, remedy: Remedy) -> Trial | None:
     if not all(np.isfinite(W).all() for W in jax.tree.leaves(start.params0)):
         return None
     steps = _trial_steps(look)
-    as_is = _as_is(look, steps) / look.unit
+    before = _before(look, steps)
     method = remedy.method or (look.run.setup.setting.method if _known(look) else "gd")
+    back = remedy.scale**2 if look.squares else 1.0
     if not isinstance(method, str):  # its step is inside
         risk = _trained(start, method, steps, None).risk[0]
-        return Trial(remedy.words, steps, None, as_is, risk / _unit(start))
+        return Trial(remedy.words, steps, None, before, risk * back)
     given = look.step if look.run.notes.get("step_size_source") == "given" else None
     best: Trial | None = None
     for step, said in _steps(start, remedy.step, given):
-        risk = _trained(start, method, steps, step).risk[0]
-        trial = Trial(remedy.words, steps, said, as_is, risk / _unit(start))
+        risk = _trained(start, method, steps, step).risk[0] * back
+        trial = Trial(remedy.words, steps, said, before, risk)
+        if said is not None and remedy.step is None and trial.factor >= HELPS:
+            alone = _trained(look.start, method, steps, step).risk[0, -1]  # the new step by itself
+            trial = trial._replace(before=min(before, alone) if np.isfinite(alone) else before)
         best = trial if best is None or trial.factor > best.factor else best
         if best.factor >= HELPS:
             break
@@ -225,12 +230,6 @@ def _steps(start: Setup, wanted: Any, given: float | None) -> Iterator[tuple[flo
         yield usual / part, usual / part
 
 
-def _unit(start: Setup) -> float:
-    weight = start.squares_weight
-    size = 0.0 if weight is None else weight * float(np.sum(np.square(start.targets)))
-    return size if size > 0 else 1.0
-
-
 def _known(look: Look) -> bool:
     return look.run.setup.setting.method != "unknown"
 
@@ -245,13 +244,19 @@ def _flops(look: Look) -> float:
     return float(found.get("flops", 0.0))
 
 
-def _as_is(look: Look, steps: int) -> np.ndarray:
-    """The risk of the run itself up to some step, trained again if it was not recorded."""
+def _before(look: Look, steps: int) -> float:
+    """The risk of the run itself at some step (trained again if it was not recorded).
+
+    If it diverges, the lower of its start and the risk of a constant output.
+    """
     upto = look.run.step <= steps
     if look.run.step[upto][-1] == steps and _known(look):
-        return look.risk[upto]
-    method = look.run.setup.setting.method if _known(look) else "gd"
-    return _trained(look.start, method, steps, look.step if look.step else None).risk[0]
+        last = float(look.risk[upto][-1])
+    else:
+        method = look.run.setup.setting.method if _known(look) else "gd"
+        last = float(_trained(look.start, method, steps, look.step or None).risk[0, -1])
+    idle = min(float(look.risk[0]), look.chance)
+    return last if np.isfinite(last) and last < 10 * look.risk[0] else idle
 
 
 def _lifted(start: Setup) -> Setup:
@@ -269,14 +274,13 @@ def _trained(start: Setup, method: Any, steps: int, step: Any) -> Run:
 
 
 def _risk_panel(look: Look, causes: tuple[Cause, ...]) -> Panel:
-    curves = [_curve("the run", look.run.step, look.risk / look.unit)]
+    curves = [_curve("the run", look.run.step, look.risk)]
     for number, cause in enumerate(causes, start=1):
         if (trial := cause.trial) is not None:
             at = np.linspace(0, trial.steps, len(trial.changed))
             curves.append(_curve(f"{number}: {trial.words}", at, trial.changed))
-    label = "risk over that of outputs zero" if look.squares else "risk"
-    return Panel("the run, and each change that was tried", "step", label, tuple(curves),
-                 log_y=True)  # fmt: skip
+    title = "the run, and each change that was tried"
+    return Panel(title, "step", "risk", tuple(curves), log_y=True)
 
 
 def _curve(label: str, x: Any, y: np.ndarray) -> Curve:

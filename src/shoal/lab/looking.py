@@ -21,6 +21,8 @@ from shoal.lab.run import Run
 from shoal.lab.setup import Setup
 from shoal.models import predict
 
+MEETINGS = ("dot_general", "mul", "add")
+"""Operations in which a block of weights meets something."""
 SOLVED = 1e-10
 """A risk below this share of its start is at the floor."""
 MOST_OUTPUTS = 2000
@@ -89,7 +91,9 @@ class Look:
             return float(values[-1 if which == "LA" else 0])
         start = np.random.default_rng(0).normal(size=count)
         operator = LinearOperator((count, count), matvec=product, dtype=np.float64)
+        most = min(20, max(6, 2**27 // count))  # vectors that are kept: 1 GiB of them
         options: Any = {"k": 1, "which": which, "v0": start, "tol": 1e-3, "maxiter": 400}
+        options |= {"ncv": most} | ({"tol": 0.03, "maxiter": 8} if most < 20 else {})
         if not np.any(product(start)):
             return 0.0
         try:
@@ -133,6 +137,35 @@ class Look:
         return size if size > 0 else 1.0
 
     @functools.cached_property
+    def chance(self) -> float:
+        """The risk of the best constant output; of the start where the loss is not shoal's."""
+        y, name = self.targets, getattr(self.start.setting.loss, "__name__", "")
+        if self.squares:
+            return float(self.start.squares_weight or 1) * float(np.sum((y - y.mean(0)) ** 2))
+        if name in ("cross_entropy", "logistic"):
+            share = np.unique(y, return_counts=True)[1] / y.size
+            return float(-np.sum(share * np.log(share)))
+        return float(self.risk[0])
+
+    @functools.cached_property
+    def convex(self) -> bool:
+        """Whether the risk is convex: the model is linear in its weights, the loss one of ours."""
+        named = getattr(self.start.setting.loss, "__name__", "") in ("cross_entropy", "logistic")
+        if not (self.squares or named):
+            return False
+        start = self.start
+        g = np.random.default_rng(0)
+        away = {k: g.normal(size=W.shape) for k, W in start.moving(self.at).items()}
+        program = _quick(start.setting.function, start.params0, start.inputs)
+        moving = start.moving(self.at)
+        seen = [
+            np.asarray(program(trees.with_blocks(self.at, {k: W + t * away[k]
+                               for k, W in moving.items()}), start.inputs)) for t in (0, 1, 2)
+        ]  # fmt: skip
+        bend = float(np.max(np.abs(seen[0] - 2 * seen[1] + seen[2])))
+        return bend <= 1e-9 * float(np.max(np.abs(seen)))
+
+    @functools.cached_property
     def kernels(self) -> dict[str, np.ndarray] | None:
         """Share of each trained block in the kernel that drives the outputs, where we look."""
         start = self.start
@@ -174,7 +207,7 @@ class Look:
         listed = self.parts.program
         wanted = {found.value for some in self.parts[:4] for found in some}
         wanted |= {found.before for some in self.parts[:3] for found in some}
-        for weight in inside.weights(listed):
+        for weight in inside.weights(listed, MEETINGS):
             wanted |= {weight.given, weight.product}
         if (features := inside.last_features(listed)) is not None:
             wanted.add(features)
@@ -245,28 +278,30 @@ def verdict(look: Look, floor: float = 0.0) -> tuple[str, str]:
     if not look.finite:
         return "diverging", "the risk is no longer a finite number"
     last = look.risk[-1]
-    word, reason = curve_verdict(look.run.step, look.risk, look.unit if look.squares else None)
+    word, reason = curve_verdict(look.run.step, look.risk, look.chance)
     if word not in ("diverging", "at the floor") and floor > 0 and floor >= 0.5 * last:
         share = f"{100 * floor / last:.3g}%"
         return "cannot fit", f"{share} of the risk cannot be removed by any weights"
     return (_at_rest(look) or (word, reason)) if word == "slow" else (word, reason)
 
 
-def curve_verdict(step: np.ndarray, risk: np.ndarray, unit: float | None = None) -> tuple[str, str]:
-    """What the curve of the risk alone says; ``unit`` is the risk of outputs zero, if known.
+def curve_verdict(
+    step: np.ndarray, risk: np.ndarray, chance: float | None = None
+) -> tuple[str, str]:
+    """What the curve of the risk alone says; ``chance`` is the risk of a constant, if known.
 
     >>> curve_verdict(np.arange(100), 0.9 ** np.arange(100))[0]
     'converging'
     """
     risk = np.asarray(risk, float)
     first, last, steps = risk[0], risk[-1], int(step[-1])
-    scale = first if unit is None else min(first, unit)
+    scale = first if chance is None else min(first, chance)
     if not np.isfinite(risk).all():
         return "diverging", "the risk is no longer a finite number"
     if last > 10 * first:
         return "diverging", f"the risk has grown to {last / first:.2g} times its start"
-    if last <= SOLVED * max(first, unit or 0.0):
-        return "at the floor", f"the risk fell to {last / first:.0e} of its start"
+    if last <= SOLVED * max(first, chance or 0.0):
+        return "at the floor", f"the risk fell to {last:.1e} from {first:.1e}"
     if _rises(risk):
         return "unstable", "the risk rises and falls"
     if len(risk) < 3:
@@ -275,9 +310,13 @@ def curve_verdict(step: np.ndarray, risk: np.ndarray, unit: float | None = None)
     lost = float(np.log10(risk[quarter] / last)) if 0 < last < risk[quarter] else 0.0
     wanted = max(float(np.log10(last / (1e-3 * scale))), 1.0)  # powers of ten still to lose
     took = int(step[-1] - step[quarter])
+    if chance is not None and last > 1.001 * chance and steps:
+        than = f"{last:.3g} after {steps} steps; a constant output has {chance:.3g}"
+        return "slow", f"the risk is still above that of a constant ({than})"
     if lost > 0 and (left := wanted / lost * took) <= 10 * steps:
         fall = f"a power of ten in {took / lost:.2g} steps"
-        return "converging", f"it loses {fall}; {wanted:.2g} more take about {left:.2g}"
+        goal = f"{last * 10.0**-wanted:.1e}"
+        return "converging", f"it loses {fall}; down to {goal} takes about {left:.2g} more"
     if lost <= 0:
         return "slow", "the risk hardly falls"
     return "slow", f"it loses a power of ten in {took / lost:.2g} steps at its present rate"
@@ -307,6 +346,8 @@ def _at_rest(look: Look) -> tuple[str, str] | None:
         return None
     low, high = look.ends
     share = last / look.risk[0]
+    if look.convex:
+        return "at the floor", "the model is linear in its weights, and this is the minimum"
     if low < -1e-4 * abs(high):
         return "at a saddle", f"the gradient is {look.slope:.1e}, the Hessian goes to {low:.1e}"
     return "stuck", f"the gradient is {look.slope:.1e}, the risk {share:.3g} of its start"
