@@ -57,7 +57,8 @@ class _Constant(NamedTuple):
     value: Any
 
 
-def _inner(equation: Any) -> ClosedJaxpr | None:
+def called_jaxpr(equation: Any) -> ClosedJaxpr | None:
+    """The body of an equation that only calls another jaxpr; None for all others."""
     if equation.primitive.name not in INLINED:
         return None
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
@@ -84,8 +85,8 @@ def _flat(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], list[Any]]:
 
         for equation in inner.jaxpr.eqns:
             inputs = [value(atom) for atom in equation.invars]
-            here = _place(equation) or place
-            if (called := _inner(equation)) is not None:
+            here = place_of(equation) or place
+            if (called := called_jaxpr(equation)) is not None:
                 outputs = run(called, inputs, here)
             else:
                 outputs = [next(count) for _ in equation.outvars]
@@ -97,7 +98,7 @@ def _flat(closed: ClosedJaxpr) -> tuple[list[Operation], list[int], list[Any]]:
     return operations, inputs, run(closed, list(inputs), "")
 
 
-def _place(equation: Any) -> str:
+def place_of(equation: Any) -> str:
     """The module path or the line of source that made an operation."""
     if path := str(equation.source_info.name_stack):
         return path
