@@ -382,24 +382,36 @@ def _scale_ball(question: Question) -> Ball:
     return Ball(np.array(middle), np.array(0.0 if low == high else float(up(high - low))))
 
 
-def stuck(question: Question, found: Facts, bound: OnBalls, curve: Second) -> Decision:
-    """P2 on a grid of balls."""
+def hessian(question: Question, found: Facts, curve: Second) -> Ball:
+    r"""The Hessian of the risk, $s(J^\top J+\sum_kr_kH_k)$."""
     J = found.jacobian
     gauss = balls.dot(Ball(J.mid.T, J.rad.T), J)
-    hessian = balls.mul(balls.add(gauss, curve.hessian), _scale_ball(question))
-    low, high = lambda_min(hessian), lambda_max(hessian)
+    return balls.mul(balls.add(gauss, curve.hessian), _scale_ball(question))
+
+
+def third_bound(
+    question: Question, residual: float, beta: float, L: float, K: float, radius: float
+) -> float:
+    r"""Bound of the risk's third derivative on a ball, $s(3\beta L+(\|r_0\|+\beta\varrho)K)$."""
+    return float(up(question.scale.high * up(3 * beta * L + (residual + beta * radius) * K)))
+
+
+def stuck(question: Question, found: Facts, bound: OnBalls, curve: Second) -> Decision:
+    """P2 on a grid of balls."""
+    matrix = hessian(question, found, curve)
+    low, high = lambda_min(matrix), lambda_max(matrix)
     slope = balls.norm(gradient(question, found))
     constants = {"gradient": slope, "lambda_min": low, "lambda_max": high}
     if not low > 0:
         return Decision("undecided", f"P2 needs a positive Hessian, and its smallest eigenvalue is "
                         f"{low:.4g}.", risk=found.risk, constants=constants)  # fmt: skip
-    s, best = question.scale.high, 0.0
+    best = 0.0
     failed = "no ball around the weights is covered"
     for g, radius in enumerate(bound.radii):
         if bound.reasons[g] or bound.K is None:
             continue
         beta, L, K = float(bound.beta[g]), float(bound.L[g]), float(bound.K[g])
-        M = float(up(s * up(3 * beta * L + (found.residual_norm + beta * radius) * K)))
+        M = third_bound(question, found.residual_norm, beta, L, K, float(radius))
         tried = fate.minimum(slope, Range(low, high), M, question.step_size, float(radius),
                              found.risk)  # fmt: skip
         if tried is None:
@@ -424,3 +436,30 @@ def stuck(question: Question, found: Facts, bound: OnBalls, curve: Second) -> De
         constants["short_by"] = slope / best
     return Decision("undecided", f"{failed[:1].upper()}{failed[1:]}.", risk=found.risk,
                     constants=constants)  # fmt: skip
+
+
+def slack(question: Question, most: int = 3) -> tuple[tuple[str, str, float], ...]:
+    """Where plain jets lose most: operation, source line, and the factor of its first derivative.
+
+    Bounds over norms at the centre, for the first sample; an operation's loss is its ratio over the
+    largest ratio of its operands.
+    """
+    program = question.programs[0]
+    try:
+        moving = depends(program)
+        every = tuple(n for n, blocks in enumerate(moving) if blocks)
+        centre = evaluate(program, list(question.weights), order=1, anchors=every)
+        made = jets.bounds(program, centre.values, RADII[:1], question.ratios)
+    except Refusal:
+        return ()
+    roots = np.sqrt(question.ratios)
+    ratio: dict[int, float] = {}
+    lost = []
+    for n, first in made.first_by_value.items():
+        op = program.operations[n]
+        size = float(np.linalg.norm(centre.norms[n] * roots))
+        ratio[n] = float(np.linalg.norm(first[0])) / size if size > 0 else 1.0
+        before = max((ratio.get(i, 1.0) for i in op.inputs), default=1.0)
+        name = str(op.options.get("name", op.kind))
+        lost.append((name, op.place, round(ratio[n] / max(before, 1e-300), 3)))
+    return tuple(sorted(lost, key=lambda each: -each[2])[:most])
