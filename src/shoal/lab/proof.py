@@ -8,7 +8,7 @@ these floats, on the real function that the model denotes.
 import dataclasses
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,9 +23,9 @@ from shoal.methods import gradient_descent
 from shoal.models import predict
 from shoal.runtime import in_float64
 from shoal.verified.balls import Refusal
+from shoal.verified.blocks import Pieces, in_pieces
 from shoal.verified.decide import LEVELS, Decision, Question, decide, facts, slack
 from shoal.verified.fate import Range
-from shoal.verified.program import Program
 from shoal.verified.restrict import restrict
 from shoal.verified.through import stuck_through
 from shoal.verified.translate import Weight, translate
@@ -93,8 +93,19 @@ def _require_plain(setup: Setup) -> None:
         raise InputError("prove is about plain gradient descent: no projection, no weight decay.")
 
 
-def question_of(setup: Setup, params: Any, step_size: float) -> tuple[Question, tuple[str, ...], list]:
-    """The question of one start at some weights, the trained blocks, and named values by sample."""
+class Asked(NamedTuple):
+    """The question of one start at some weights, and what its parts are called."""
+
+    question: Question
+    names: tuple[str, ...]  # of the blocks, or pieces of blocks
+    marks: list[dict[str, int]]  # named values of every sample's program
+    trained: tuple[str, ...]
+    block: tuple[int, ...]  # piece k is entries[k] of trained[block[k]]
+    entries: tuple[np.ndarray, ...]
+
+
+def question_of(setup: Setup, params: Any, step_size: float) -> Asked:
+    """What is to be decided about one start at some weights."""
     ratios = {name: float(a) for name, a in setup.step_ratios.items()}
     names = tuple(name for name in setup.trained if ratios[name] > 0)
     blocks = trees.blocks(params)
@@ -111,18 +122,30 @@ def question_of(setup: Setup, params: Any, step_size: float) -> tuple[Question, 
     arguments = [Weight(order[name]) for name in sorted(trained)]
     arguments += [np.asarray(x) for x in jax.tree.leaves((frozen, inputs))]
     program, named = translate(closed, arguments)
+    finer = in_pieces(program, len(names))
     targets = np.asarray(setup.targets, np.float64)
-    parts, marks = _by_sample(program, named, targets)
+    parts, marks = _by_sample(finer, named, targets)
+    ordered = sorted(names)
     found = Question(
-        tuple(parts), tuple(trained[name] for name in sorted(names)),
-        tuple(y.ravel() for y in targets), np.array([ratios[name] for name in sorted(names)]),
+        tuple(parts),
+        tuple(trained[ordered[b]].ravel()[at] for b, at in zip(*finer[1:3], strict=True)),
+        tuple(y.ravel() for y in targets), np.array([ratios[ordered[b]] for b in finer.block]),
         _scale(setup), float(step_size),
     )  # fmt: skip
-    return found, tuple(sorted(names)), marks
+    return Asked(found, _piece_names(ordered, finer), marks, tuple(ordered), *finer[1:3])
 
 
-def _by_sample(program: Program, named: dict[str, int], y: np.ndarray) -> tuple[list, list]:
-    count = len(y)
+def _piece_names(names: list[str], finer: Pieces) -> tuple[str, ...]:
+    """``W`` for a whole block, ``W[0]``, ``W[1]`` for its pieces."""
+    found = []
+    for k, b in enumerate(finer.block):
+        before = finer.block[:k].count(b)
+        found.append(names[b] if finer.block.count(b) == 1 else f"{names[b]}[{before}]")
+    return tuple(found)
+
+
+def _by_sample(finer: Pieces, named: dict[str, int], y: np.ndarray) -> tuple[list, list]:
+    program, count = finer.program, len(y)
     size = program.operations[program.output].size
     if size != y.size:
         raise InputError(f"the model has {size} outputs and there are {y.size} targets.")
@@ -130,7 +153,8 @@ def _by_sample(program: Program, named: dict[str, int], y: np.ndarray) -> tuple[
     for i in range(count):
         part, numbers = restrict(program, np.arange(i * size // count, (i + 1) * size // count))
         programs.append(part)
-        found = {name: numbers[n] for name, n in named.items() if n in numbers}
+        moved = {name: finer.numbers[n] for name, n in named.items()}
+        found = {name: numbers[n] for name, n in moved.items() if n in numbers}
         softmaxes = [op.inputs[0] for op in part.operations if op.kind == "softmax"]
         marks.append(({SCORES: softmaxes[0]} if len(softmaxes) == 1 else {}) | found)
     return programs, marks
@@ -145,10 +169,11 @@ def _scale(setup: Setup) -> Range:
     return Range(float(np.nextafter(s, 0)), float(np.nextafter(s, np.inf)))
 
 
-def require_same_gradient(setup: Setup, params: Any, question: Question, names: tuple) -> None:
+def require_same_gradient(setup: Setup, params: Any, asked: "Asked") -> None:
     """Refuse a model whose derivative in JAX is not that of its operations (trap 3)."""
+    question = asked.question
     found = facts(question)
-    trained = {name: jnp.asarray(trees.blocks(params)[name], float) for name in names}
+    trained = {n: jnp.asarray(trees.blocks(params)[n], float) for n in asked.trained}
 
     def outputs(trained: dict) -> Any:
         return predict(setup.network, trees.with_blocks(params, trained), setup.inputs)
@@ -159,7 +184,8 @@ def require_same_gradient(setup: Setup, params: Any, question: Question, names: 
     for _ in range(2):
         v = rng.choice([-1.0, 1.0], size=value.size) * rng.uniform(0.5, 1.0, value.size)
         theirs = pull(jnp.asarray(v.reshape(value.shape), value.dtype))[0]
-        flat = np.concatenate([np.ravel(theirs[name]) for name in names]) * roots
+        own = [np.ravel(theirs[asked.trained[b]])[at] for b, at in zip(asked.block, asked.entries, strict=True)]
+        flat = np.concatenate(own) * roots
         J = found.jacobian
         room = np.abs(v) @ J.rad + 1e-6 * (np.abs(v) @ np.abs(J.mid)).max(initial=0.0) + 1e-12
         if not np.all(np.abs(flat - v @ J.mid) <= room):
@@ -242,25 +268,24 @@ class _Prover:
     def __init__(self, setup: Setup, step: float, through: str | None, levels: tuple) -> None:
         self.setup, self.step, self.through, self.levels = setup, step, through, levels
         self.decisions = 0
-        self.question: Question | None = None
-        self.names: tuple[str, ...] = ()
+        self.asked: Asked | None = None
         self.used = ""
 
     def __call__(self, params: Any) -> Decision:
         self.decisions += 1
         self.used = ""
         try:
-            question, self.names, marks = question_of(self.setup, params, self.step)
+            asked = question_of(self.setup, params, self.step)
         except Refusal as refusal:
             return Decision("undecided", f"The rules do not cover this model: {refusal}.")
-        self.question = question
+        self.asked, question, marks = asked, asked.question, asked.marks
         found = decide(question, levels=self.levels)
         if found.verdict == "undecided" and (name := self._intermediate(marks)):
             tried = stuck_through(question, tuple(mark[name] for mark in marks), found.risk)
             if tried.verdict == "stuck":
                 self.used, found = name, tried
         if found.verdict != "undecided":
-            require_same_gradient(self.setup, params, question, self.names)
+            require_same_gradient(self.setup, params, asked)
         return found
 
     def _intermediate(self, marks: list[dict[str, int]]) -> str:
@@ -274,14 +299,14 @@ class _Prover:
 
     def proof(self, found: Decision, at: int | None, seconds: float) -> Proof:
         """The result."""
-        question = self.question
+        question = None if self.asked is None else self.asked.question
         lost = () if question is None else slack(question)
         return Proof(
             found.verdict, found.reason, found.theorem, at, found.radius, found.rate,
             (float(found.risk.low), float(found.risk.high)), found.constants, lost, seconds,
             self.decisions, 0 if question is None else question.num_weights,
-            0 if question is None else question.num_outputs, question, found.level, self.names,
-            self.used,
+            0 if question is None else question.num_outputs, question, found.level,
+            () if self.asked is None else self.asked.names, self.used,
         )  # fmt: skip
 
 
@@ -289,7 +314,7 @@ def _first_certain(prover: _Prover, run: "Run", row: int) -> tuple[Decision, int
     """Bisection over the records of a run, replayed from its first weights."""
     steps, points = _replayed(run, row)
     last = len(steps) - 1
-    best, question, used = prover(points(last)), prover.question, prover.used
+    best, asked, used = prover(points(last)), prover.asked, prover.used
     if best.verdict == "undecided":
         return best, int(steps[last])
     low, high = -1, last
@@ -297,10 +322,10 @@ def _first_certain(prover: _Prover, run: "Run", row: int) -> tuple[Decision, int
         middle = (low + high) // 2
         found = prover(points(middle))
         if found.verdict == best.verdict:
-            best, high, question, used = found, middle, prover.question, prover.used
+            best, high, asked, used = found, middle, prover.asked, prover.used
         else:
             low = middle
-    prover.question, prover.used = question, used
+    prover.asked, prover.used = asked, used
     return best, int(steps[high])
 
 

@@ -21,9 +21,8 @@ RADII = 10.0 ** (np.arange(-128, 9) / 8)
 """Eight radii a decade, from 1e-16 to 10."""
 ANCHORED = ("add", "sub", "dot", "softmax", "normalise", "mul", "div", "unary", "join", "select")
 """Operations whose results jets are anchored at."""
-MOST_SECOND = 3.0e7
-"""Numbers in the second derivatives of one sample's outputs, at most."""
-MOST_HESSIAN = 1500
+MOST_SECOND = 2.5e8
+"""Numbers in the second derivatives of all values of one sample, at most."""
 LEVELS = ("jets", "nodes", "output")
 
 
@@ -167,8 +166,9 @@ class Second(NamedTuple):
 def second(question: Question, found: Facts) -> Second | None:
     """Enclose second derivatives, or None if they are too many."""
     size = question.num_weights
-    largest = max(y.size for y in question.targets)
-    if size > MOST_HESSIAN or float(size) ** 2 * largest > MOST_SECOND:
+    largest = max(sum(op.size for op, on in zip(p.operations, depends(p), strict=True) if on)
+                  for p in question.programs)  # fmt: skip
+    if float(size) ** 2 * largest > MOST_SECOND:
         return None
     gram, hessian = exact(np.zeros((size, size))), exact(np.zeros((size, size)))
     start = 0

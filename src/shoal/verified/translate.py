@@ -212,9 +212,14 @@ def _is_own_rule(equation: Any, name: str) -> bool:
 
         return str(jax.make_jaxpr(both)(arguments, arguments).jaxpr.eqns)
 
+    axes = tuple(0 if a.ndim else None for a in arguments)
+    candidates = [own]
+    for _ in range(min(3, max((a.ndim for a in arguments), default=0))):  # under vmap
+        candidates.append(jax.vmap(candidates[-1], in_axes=axes))
     try:
         with jax.numpy_rank_promotion("allow"):
-            return rule(call) == rule(own)
+            seen = rule(call)
+            return any(seen == rule(known) for known in candidates)
     except Exception:  # noqa: BLE001 (whatever goes wrong, the rule is not known)
         return False
 
@@ -362,6 +367,14 @@ def _concatenate(to: Translator, equation: Any, inputs: list[Any]) -> Any:
         for start, x in zip(starts, inputs, strict=False)
     ]
     index = np.concatenate(parts, equation.params["dimension"])
+    return Value(to.take(to.join(tuple(x.number for x in inputs)), index.ravel()), index.shape)
+
+
+@_rule("stack")
+def _stack(to: Translator, equation: Any, inputs: list[Any]) -> Any:
+    size = int(np.prod(inputs[0].shape))
+    parts = [k * size + np.arange(size).reshape(x.shape) for k, x in enumerate(inputs)]
+    index = np.stack(parts, equation.params["axis"])
     return Value(to.take(to.join(tuple(x.number for x in inputs)), index.ravel()), index.shape)
 
 
