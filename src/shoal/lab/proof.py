@@ -194,7 +194,8 @@ def require_same_gradient(setup: Setup, params: Any, asked: "Asked") -> None:
                 "stop_gradient?), so a run follows another function; nothing can be proved."
             )
     middle = 0.5 * (found.risk.low + found.risk.high)
-    seen = float(setup.risk(trees.with_blocks(params, trained)))
+    as_jax = jax.tree.map(jnp.asarray, (setup, trees.with_blocks(params, trained)))
+    seen = float(as_jax[0].risk(as_jax[1]))
     if not abs(seen - middle) <= 1e-6 * middle + found.risk.high - found.risk.low + 1e-12:
         raise InputError(
             f"the risk is {seen:.6g}, and its squares_weight says {middle:.6g}; nothing is proved."

@@ -83,8 +83,8 @@ def _or_zero(where: Any, radius: Any) -> Any:
 
 def add(a: Ball, b: Ball) -> Ball:
     """Sum; the rounding error is known exactly (TwoSum). An exact -inf (a mask) stays one."""
-    mid = a.mid + b.mid
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):
+        mid = a.mid + b.mid
         part = mid - a.mid
         error = np.abs((a.mid - (mid - part)) + (b.mid - part))
     rad = a.rad + b.rad + error

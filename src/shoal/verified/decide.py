@@ -252,16 +252,15 @@ def decide(question: Question, *, levels: tuple[str, ...] = LEVELS, minimum: boo
     try:
         balls.require_ieee()
         require_sane(question)
-        found = facts(question, nodes=False)
+        found = facts(question)
+        best: Decision | None = None
+        for decision in _attempts(question, found, levels, minimum):
+            if decision.verdict != "undecided":
+                return decision
+            best = decision if best is None or _further(decision, best) else best
     except Refusal as refusal:
         return Decision("undecided", f"The rules do not cover this model: {refusal}.")
-    best: Decision | None = None
-    for decision in _attempts(question, found, levels, minimum):
-        if decision.verdict != "undecided":
-            return decision
-        best = decision if best is None or _further(decision, best) else best
-    assert best is not None
-    return best
+    return best if best is not None else Decision("undecided", "Nothing was tried.")
 
 
 def _further(new: Decision, old: Decision) -> bool:
