@@ -8,6 +8,7 @@ these floats, on the real function that the model denotes.
 import dataclasses
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -60,6 +61,7 @@ class Proof:
     level: str = ""  # jets, nodes or output: which bounds proved it.
     names: tuple[str, ...] = ()  # Trained blocks.
     through: str = ""  # The array of P3.
+    jaxpr: str = ""  # The model as it was traced.
     remark: str = ""  # What holds for the run in floating point.
     checked: bool | None = None  # Whether `shoal check` accepts the certificate; None: not asked.
 
@@ -71,6 +73,12 @@ class Proof:
                  "checked", "level", "slack", "seconds", "decisions", "num_weights", "num_outputs",
                  "remark")  # fmt: skip
         return plain({name: getattr(self, name) for name in names})
+
+    def save(self, path: str | Path) -> None:
+        """Write the certificate: a JSON file, and one of arrays beside it (`shoal check`)."""
+        from shoal.disk.proofs import write_proof
+
+        write_proof(Path(path), self)
 
     def __repr__(self) -> str:
         from shoal.console import proof_text
@@ -102,6 +110,7 @@ class Asked(NamedTuple):
     trained: tuple[str, ...]
     block: tuple[int, ...]  # piece k is entries[k] of trained[block[k]]
     entries: tuple[np.ndarray, ...]
+    jaxpr: str
 
 
 def question_of(setup: Setup, params: Any, step_size: float) -> Asked:
@@ -132,7 +141,8 @@ def question_of(setup: Setup, params: Any, step_size: float) -> Asked:
         tuple(y.ravel() for y in targets), np.array([ratios[ordered[b]] for b in finer.block]),
         _scale(setup), float(step_size),
     )  # fmt: skip
-    return Asked(found, _piece_names(ordered, finer), marks, tuple(ordered), *finer[1:3])
+    names_of = _piece_names(ordered, finer)
+    return Asked(found, names_of, marks, tuple(ordered), *finer[1:3], str(closed))
 
 
 def _piece_names(names: list[str], finer: Pieces) -> tuple[str, ...]:
@@ -308,6 +318,7 @@ class _Prover:
             self.decisions, 0 if question is None else question.num_weights,
             0 if question is None else question.num_outputs, question, found.level,
             () if self.asked is None else self.asked.names, self.used,
+            "" if self.asked is None else self.asked.jaxpr,
         )  # fmt: skip
 
 

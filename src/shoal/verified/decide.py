@@ -289,10 +289,11 @@ def _attempts(
             radii = _fewer(question, used, nodes) if order == 3 else radii
         bound = on_balls(question, used, radii, order=order, nodes=nodes,
                          squares=None if curve is None else curve.squares)  # fmt: skip
+        label = "nodes, output" if nodes and level == "output" else level
         if early is None:
-            yield converges(question, used, bound, level)
+            yield converges(question, used, bound, label)
         if level == "output" and minimum and curve is not None:
-            yield stuck(question, used, bound, curve)
+            yield stuck(question, used, bound, curve, label)
     if early is not None:
         yield early
 
@@ -395,7 +396,9 @@ def third_bound(
     return float(up(question.scale.high * up(3 * beta * L + (residual + beta * radius) * K)))
 
 
-def stuck(question: Question, found: Facts, bound: OnBalls, curve: Second) -> Decision:
+def stuck(
+    question: Question, found: Facts, bound: OnBalls, curve: Second, level: str = "output"
+) -> Decision:
     """P2 on a grid of balls."""
     matrix = hessian(question, found, curve)
     low, high = lambda_min(matrix), lambda_max(matrix)
@@ -428,7 +431,7 @@ def stuck(question: Question, found: Facts, bound: OnBalls, curve: Second) -> De
             continue
         return Decision(
             "stuck", "Gradient descent converges to a strict local minimum of positive risk.",
-            "P2", float(radius), (tried.factor, tried.factor), tried.risk, "output", constants,
+            "P2", float(radius), (tried.factor, tried.factor), tried.risk, level, constants,
         )  # fmt: skip
     if best > 0 and slope > best:
         failed = f"the gradient is too large for P2, by a factor of {slope / best:.4g}"
