@@ -448,7 +448,9 @@ def normed(mean_axis, square_axis, ddof=0, other=1.0):
     def f(w, _, x):
         c = w[0] - jnp.mean(w[0], axis=mean_axis, keepdims=True)
         n = c.shape[square_axis] - ddof
-        return x * c / jnp.sqrt(jnp.sum((other * c) ** 2, axis=square_axis, keepdims=True) / n + 1e-5)
+        return (
+            x * c / jnp.sqrt(jnp.sum((other * c) ** 2, axis=square_axis, keepdims=True) / n + 1e-5)
+        )
 
     return program(f, (rng.standard_normal((4, 4)),), (), 1.0)
 

@@ -247,7 +247,8 @@ def setup_text(setup: Setup) -> str:
 
 def proof_text(proof: Any) -> str:
     """A proof in a few lines."""
-    at = "" if proof.step is None else f" from step {proof.step} on"
+    when = f" at step {proof.step}" if proof.verdict == "undecided" else f" from step {proof.step} on"
+    at = "" if proof.step is None else when
     by = f" ({proof.theorem})" if proof.theorem else ""
     lines = [f"{proof.verdict}{at}{by}: {proof.reason}"]
     low, high = proof.risk

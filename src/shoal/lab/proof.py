@@ -189,12 +189,16 @@ def require_same_gradient(setup: Setup, params: Any, asked: "Asked") -> None:
         return predict(setup.network, trees.with_blocks(params, trained), setup.inputs)
 
     rng = np.random.default_rng(0)
-    value, pull = jax.vjp(outputs, trained)
+    value = jax.eval_shape(outputs, trained)
+    pull = jax.jit(lambda p, v: jax.vjp(outputs, p)[1](v)[0])
     roots = np.sqrt(np.repeat(question.ratios, [W.size for W in question.weights]))
     for _ in range(2):
         v = rng.choice([-1.0, 1.0], size=value.size) * rng.uniform(0.5, 1.0, value.size)
-        theirs = pull(jnp.asarray(v.reshape(value.shape), value.dtype))[0]
-        own = [np.ravel(theirs[asked.trained[b]])[at] for b, at in zip(asked.block, asked.entries, strict=True)]
+        theirs = pull(trained, jnp.asarray(v.reshape(value.shape), value.dtype))
+        own = [
+            np.ravel(theirs[asked.trained[b]])[at]
+            for b, at in zip(asked.block, asked.entries, strict=True)
+        ]
         flat = np.concatenate(own) * roots
         J = found.jacobian
         room = np.abs(v) @ J.rad + 1e-6 * (np.abs(v) @ np.abs(J.mid)).max(initial=0.0) + 1e-12
@@ -251,8 +255,30 @@ def prove(
         found, at = _first_certain(prover, run, row)
     else:
         found, at = prover(setup.one().params0), None
-    seconds = round(time.perf_counter() - begun, 3)
-    return prover.proof(found, at, seconds)
+    proof = prover.proof(found, at)
+    return dataclasses.replace(proof, seconds=round(time.perf_counter() - begun, 3))
+
+
+@in_float64
+def prove_until(
+    setup: Setup, most_steps: int, *, seed: int | None = None, through: str | None = None
+) -> Proof:
+    """Train on, in stretches that double, until the fate is proved or ``most_steps`` are done."""
+    from shoal.lab.run import train
+
+    begun, done, stretch, decisions = time.perf_counter(), 0, 64, 0
+    setup = setup.rows([_row(setup, seed)])
+    setup = setup.with_steps(_step(setup, None))
+    while True:
+        steps = min(stretch, most_steps - done)
+        run = train(setup, steps=steps, probes=[], every=1)
+        proof = prove(run, through=through)
+        decisions += proof.decisions
+        if proof.verdict != "undecided" or done + steps >= most_steps:
+            seconds = round(time.perf_counter() - begun, 3)
+            at = None if proof.step is None else done + proof.step
+            return dataclasses.replace(proof, step=at, seconds=seconds, decisions=decisions)
+        setup, done, stretch = setup.replace(params0=run.params), done + steps, 2 * stretch
 
 
 def _row(setup: Setup, seed: int | None) -> int:
@@ -281,6 +307,7 @@ class _Prover:
         self.decisions = 0
         self.asked: Asked | None = None
         self.used = ""
+        self.params: Any = None
 
     def __call__(self, params: Any) -> Decision:
         self.decisions += 1
@@ -295,9 +322,12 @@ class _Prover:
             tried = stuck_through(question, tuple(mark[name] for mark in marks), found.risk)
             if tried.verdict == "stuck":
                 self.used, found = name, tried
-        if found.verdict != "undecided":
-            require_same_gradient(self.setup, params, asked)
+        self.params = params
         return found
+
+    def seen(self) -> tuple:
+        """What belongs to the last decision."""
+        return self.asked, self.used, self.params
 
     def _intermediate(self, marks: list[dict[str, int]]) -> str:
         name = self.through or SCORES
@@ -308,13 +338,15 @@ class _Prover:
             raise InputError(f"no array is called {name!r}; {nearest(name, sorted(known))}")
         return ""
 
-    def proof(self, found: Decision, at: int | None, seconds: float) -> Proof:
-        """The result."""
+    def proof(self, found: Decision, at: int | None) -> Proof:
+        """The result, if JAX's derivative is that of the model's operations."""
+        if found.verdict != "undecided" and self.asked is not None:
+            require_same_gradient(self.setup, self.params, self.asked)
         question = None if self.asked is None else self.asked.question
         lost = () if question is None else slack(question)
         return Proof(
             found.verdict, found.reason, found.theorem, at, found.radius, found.rate,
-            (float(found.risk.low), float(found.risk.high)), found.constants, lost, seconds,
+            (float(found.risk.low), float(found.risk.high)), found.constants, lost, 0.0,
             self.decisions, 0 if question is None else question.num_weights,
             0 if question is None else question.num_outputs, question, found.level,
             () if self.asked is None else self.asked.names, self.used,
@@ -326,7 +358,7 @@ def _first_certain(prover: _Prover, run: "Run", row: int) -> tuple[Decision, int
     """Bisection over the records of a run, replayed from its first weights."""
     steps, points = _replayed(run, row)
     last = len(steps) - 1
-    best, asked, used = prover(points(last)), prover.asked, prover.used
+    best, seen = prover(points(last)), prover.seen()
     if best.verdict == "undecided":
         return best, int(steps[last])
     low, high = -1, last
@@ -334,10 +366,10 @@ def _first_certain(prover: _Prover, run: "Run", row: int) -> tuple[Decision, int
         middle = (low + high) // 2
         found = prover(points(middle))
         if found.verdict == best.verdict:
-            best, high, asked, used = found, middle, prover.asked, prover.used
+            best, high, seen = found, middle, prover.seen()
         else:
             low = middle
-    prover.asked, prover.used = asked, used
+    prover.asked, prover.used, prover.params = seen
     return best, int(steps[high])
 
 

@@ -159,7 +159,9 @@ def _linear(
 
 def _merged(a: dict, b: dict, both: Callable[[Ball, Ball], Ball]) -> dict:
     return {
-        key: both(_dense(a[key]), _dense(b[key])) if key in a and key in b else a.get(key, b.get(key))
+        key: both(_dense(a[key]), _dense(b[key]))
+        if key in a and key in b
+        else a.get(key, b.get(key))
         for key in sorted({*a, *b})
     }
 

@@ -23,6 +23,8 @@ ANCHORED = ("add", "sub", "dot", "softmax", "normalise", "mul", "div", "unary", 
 """Operations whose results jets are anchored at."""
 MOST_SECOND = 2.5e8
 """Numbers in the second derivatives of all values of one sample, at most."""
+FAR = 1000.0
+"""Beyond this factor between residual and reach, anchoring at the output is not tried."""
 LEVELS = ("jets", "nodes", "output")
 
 
@@ -247,7 +249,9 @@ def _require_consistent(found: Facts, beta: np.ndarray, reasons: list[str]) -> N
 # ---------------------------------------------------------------------------------- decisions
 
 
-def decide(question: Question, *, levels: tuple[str, ...] = LEVELS, minimum: bool = True) -> Decision:
+def decide(
+    question: Question, *, levels: tuple[str, ...] = LEVELS, minimum: bool = True
+) -> Decision:
     """Whether the fate of the run is certain. The first level of bounds that proves it is used."""
     try:
         balls.require_ieee()
@@ -272,9 +276,9 @@ def _attempts(
     question: Question, found: Facts, levels: tuple[str, ...], minimum: bool
 ) -> Iterator[Decision]:
     early = _too_early(question, found)
-    with_nodes, curve = None, None
+    with_nodes, curve, closest = None, None, np.inf
     for level in levels:
-        if early is not None and not minimum:
+        if early is not None and not (minimum and found.sigma <= 0):
             break
         if early is not None and level != levels[-1]:
             continue
@@ -284,6 +288,8 @@ def _attempts(
         used = with_nodes if nodes and with_nodes is not None else found
         order, radii = 2, RADII
         if level == "output":
+            if early is None and closest > FAR and len(levels) > 1 and not _at_rest(question, found):
+                continue  # second derivatives would cost much and not help
             curve = second(question, found)
             order = 3 if curve is not None else 2
             radii = _fewer(question, used, nodes) if order == 3 else radii
@@ -291,11 +297,21 @@ def _attempts(
                          squares=None if curve is None else curve.squares)  # fmt: skip
         label = "nodes, output" if nodes and level == "output" else level
         if early is None:
-            yield converges(question, used, bound, label)
+            tried = converges(question, used, bound, label)
+            closest = min(closest, tried.constants.get("short_by", np.inf))
+            yield tried
         if level == "output" and minimum and curve is not None:
             yield stuck(question, used, bound, curve, label)
     if early is not None:
         yield early
+
+
+def _at_rest(question: Question, found: Facts) -> bool:
+    """Whether a strict minimum may be near: a step hardly lowers the risk."""
+    if question.num_outputs >= question.num_weights:
+        return True
+    slope = balls.norm(gradient(question, found))
+    return question.step_size * slope**2 <= 1e-6 * found.risk.high
 
 
 def _fewer(question: Question, found: Facts, nodes: bool) -> np.ndarray:

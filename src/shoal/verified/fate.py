@@ -143,7 +143,9 @@ def minimum(
     distance = above(2 * g / (low + root_below(low * low - 2 * third * g)))  # type: ignore[operator]
     factor = above(max(abs(1 - eta * m), abs(1 - eta * top)))  # type: ignore[operator]
     limit = Range(max(0.0, below(R_low - g * g / (2 * m))), above(R_high))  # type: ignore[operator,arg-type]
-    return Minimum(True, bool(converges), below(m), above(top), distance, limit, factor, below(reach))
+    return Minimum(
+        True, bool(converges), below(m), above(top), distance, limit, factor, below(reach)
+    )
 
 
 def distance_with_errors(found: Minimum, radius: float, error: float) -> float | None:

@@ -312,7 +312,9 @@ SLOPES: dict[str, Callable[[Walk, np.ndarray, np.ndarray], Slopes]] = {
 def _unary(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
     if given[0] is None:
         return None
-    return _composed(given[0], SLOPES[op.options["name"]](walk, *walk.range(op.inputs[0], given[0])))
+    return _composed(
+        given[0], SLOPES[op.options["name"]](walk, *walk.range(op.inputs[0], given[0]))
+    )
 
 
 def _power(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
@@ -411,7 +413,7 @@ def _largest(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> 
         return None
     mid, rad = (x.reshape(op.options["rows"], -1) for x in walk.values[op.inputs[0]])
     ordered = np.sort(mid, axis=1)
-    lead = (ordered[:, -1] - ordered[:, -2] if mid.shape[1] > 1 else np.full(len(mid), np.inf))
+    lead = ordered[:, -1] - ordered[:, -2] if mid.shape[1] > 1 else np.full(len(mid), np.inf)
     room = lead * (1 - 2.0**-40) - up(2 * np.max(rad, axis=1))
     reach = up(1.4142135624 * walk.mov(given[0]))
     walk.require(np.min(room, initial=np.inf) > reach, "the largest of several entries may change")

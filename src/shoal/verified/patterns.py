@@ -237,7 +237,13 @@ class Patterns:
             base = self.take(rows.base, one.at)
             return self.arithmetic("sub", base, self.take(self._log_sum_exp(rows), rows.at))
         count = rows.members.shape[1]
-        mean = (rows.kind, rows.base, rows.offset, rows.power, rows.log) == ("plain", a, 0, 1, False)
+        mean = (rows.kind, rows.base, rows.offset, rows.power, rows.log) == (
+            "plain",
+            a,
+            0,
+            1,
+            False,
+        )
         place = self._places(rows, np.arange(self.operations[a].size)) if mean else None
         if place is None or (rows.num, rows.den) != (1, count):
             return None

@@ -118,4 +118,3 @@ def copies(index: np.ndarray) -> int:
     """How often the most often taken entry is taken."""
     real = index[index >= 0]
     return int(np.bincount(real.ravel()).max(initial=0)) if real.size else 0
-

@@ -71,7 +71,9 @@ def _decided(question: Question, at: tuple[int, ...], risk: Range) -> Decision:
             continue
         m = min(c.low for c in curves)  # type: ignore[union-attr]
         top = max(c.high for c in curves)  # type: ignore[union-attr]
-        slope = float(up(balls.norm(balls.exact(np.array([p.slope for p in outer]))) + up(top * delta)))
+        slope = float(
+            up(balls.norm(balls.exact(np.array([p.slope for p in outer]))) + up(top * delta))
+        )
         tried = fate.valley(slope, Range(m, top), Range(low, high), L_u, question.step_size,
                             float(rho), risk)  # fmt: skip
         if tried is None:
@@ -113,11 +115,12 @@ class Outer:
 
     def curvature(self, radius: float) -> Range | None:
         """Bounds of the Hessian's eigenvalues on a ball; None if a rule does not hold there."""
-        bound = on_balls(self.question, self.found, np.array([radius]), order=3, squares=self.squares)
+        bound = on_balls(
+            self.question, self.found, np.array([radius]), order=3, squares=self.squares
+        )
         if bound.reasons[0] or bound.K is None:
             return None
         beta, L, K = float(bound.beta[0]), float(bound.L[0]), float(bound.K[0])
         M = third_bound(self.question, self.found.residual_norm, beta, L, K, radius)
         change = float(up(M * radius))
         return Range(float(np.nextafter(self.low - change, -np.inf)), float(up(self.high + change)))
-

@@ -108,7 +108,7 @@ class Translator(Patterns):
             return self.constant(atom.val) if isinstance(atom, Literal) else names[atom]
 
         for equation in closed.jaxpr.eqns:
-            self.place = place_of(equation) or place
+            self.place = source_line(equation) or place
             outputs = self.equation(equation, [value(atom) for atom in equation.invars])
             names |= dict(zip(equation.outvars, outputs, strict=True))
         return [value(atom) for atom in closed.jaxpr.outvars]
@@ -192,6 +192,17 @@ class Translator(Patterns):
             return None
         value = np.full(self.operations[a].size, float(exact))
         return self.emit("constant", (), value.size, value=value)
+
+
+def source_line(equation: Any) -> str:
+    """The line of the model's source that made an equation, or its module path."""
+    trace = equation.source_info.traceback
+    for frame in trace.frames if trace is not None else ():
+        name = frame.file_name
+        inside = any(part in name for part in ("site-packages", "/shoal/verified/", "/shoal/lab/"))
+        if not inside and "<" not in name and not name.endswith("/shoal/models.py"):
+            return f"{name.rpartition('/')[2]}:{frame.line_num}"
+    return place_of(equation)
 
 
 def _is_own_rule(equation: Any, name: str) -> bool:
@@ -333,9 +344,7 @@ def _looked_up(to: Translator, equation: Any, inputs: list[Any]) -> Any:
 def _overwritten(to: Translator, equation: Any, inputs: list[Any]) -> Any:
     """Entries of one array replaced by those of another."""
     scatter = equation.primitive.name == "scatter"
-    x, update, where = (
-        (inputs[0], inputs[2], inputs[1:2]) if scatter else (*inputs[:2], inputs[2:])
-    )
+    x, update, where = (inputs[0], inputs[2], inputs[1:2]) if scatter else (*inputs[:2], inputs[2:])
     if not all(isinstance(i, np.ndarray) for i in where):
         raise to.refused(f"{equation.primitive.name} with indices that depend on weights")
     sizes = [int(np.prod(v.shape)) for v in (x, update)]
@@ -592,7 +601,11 @@ def _scan(to: Translator, equation: Any, inputs: list[Any]) -> Any:
     if length > LONGEST_LOOP:
         raise to.refused(f"a loop of {length} steps (at most {LONGEST_LOOP} are unrolled)")
     fixed, carried = params["num_consts"], params["num_carry"]
-    constants, carry, along = inputs[:fixed], inputs[fixed : fixed + carried], inputs[fixed + carried :]
+    constants, carry, along = (
+        inputs[:fixed],
+        inputs[fixed : fixed + carried],
+        inputs[fixed + carried :],
+    )
     order = range(length)[::-1] if params["reverse"] else range(length)
     collected: dict[int, list[Any]] = {}
     for step in order:
