@@ -25,22 +25,31 @@ def restrict(program: Program, entries: np.ndarray) -> tuple[Program, dict[int, 
         mask = needed.get(number)
         if mask is None or not mask.any():
             continue
-        given = tuple(numbers[i] for i in op.inputs)
-        operations.append(_smaller(op, mask, given, [places[i] for i in op.inputs]))
+        given = []
+        for i, part in zip(op.inputs, _wanted(program, op, mask), strict=True):
+            if op.kind == "take" or (part == needed[i]).all():
+                given.append(numbers[i])
+                continue
+            index = places[i][np.flatnonzero(part)]  # other operations need more of it
+            operations.append(_taken(numbers[i], index, op.place))
+            given.append(len(operations) - 1)
+        operations.append(_smaller(op, mask, tuple(given), [places[i] for i in op.inputs]))
         numbers[number] = len(operations) - 1
         if op.kind == "weight" and not mask.all():
             whole, index = len(operations) - 1, np.flatnonzero(mask)
-            take = Operation("take", (whole,), len(index), {"index": index, "fill": 0.0}, op.place)
-            operations.append(take)
+            operations.append(_taken(whole, index, op.place))
             numbers[number] = len(operations) - 1
         places[number] = np.cumsum(mask) - 1
     found = numbers[program.output]
     index = places[program.output][entries]
     if len(index) != operations[found].size or (index != np.arange(len(index))).any():
-        last = Operation("take", (found,), len(index), {"index": index, "fill": 0.0})
-        operations.append(last)
+        operations.append(_taken(found, index, ""))
         found = len(operations) - 1
     return Program(tuple(operations), found), numbers
+
+
+def _taken(number: int, index: np.ndarray, place: str) -> Operation:
+    return Operation("take", (number,), len(index), {"index": index, "fill": 0.0}, place)
 
 
 def _needed(program: Program, entries: np.ndarray) -> dict[int, np.ndarray]:
