@@ -301,7 +301,12 @@ def _attempts(
             closest = min(closest, tried.constants.get("short_by", np.inf))
             yield tried
         if level == "output" and minimum and curve is not None:
-            yield stuck(question, used, bound, curve, label)
+            tried = stuck(question, used, bound, curve, label)
+            if early is not None and tried.verdict == "undecided":
+                both = f"{early.reason[:-1]}; {tried.reason[:1].lower()}{tried.reason[1:]}"
+                early = early._replace(reason=both, constants=early.constants | tried.constants)
+            else:
+                yield tried
     if early is not None:
         yield early
 
