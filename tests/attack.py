@@ -13,10 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from questions import program
 
+from questions import program
 from shoal.verified import jets
 from shoal.verified.centre import evaluate
+from shoal.verified.constants import constants
 
 rng = np.random.default_rng(11)
 
@@ -184,7 +185,7 @@ def bounds(case, *, nodes=False):
     jet = jets.bounds(made, found.values, np.array(case.radii), np.ones(len(weights)), order=3,
                       norms=found.norms if nodes else None)  # fmt: skip
     assert jet.reasons == ["", ""], (case, jet.reasons)
-    return jets.constants([jet.jet])
+    return constants([jet.jet])
 
 
 def attack(case, *, starts, steps, seed=0):
@@ -250,6 +251,6 @@ if __name__ == "__main__":
         total += count
         worst = max(worst, plain.max(), anchored.max())
         text = "  ".join(f"{r:.4f}" for r in (*plain.max(0), *anchored.max(0)))
-        print(f"{name:32s} {text}", flush=True)
+        print(f"{name:32s} {text}", flush=True)  # noqa: T201
     spent = time.perf_counter() - begun
-    print(f"{total} evaluations, largest ratio {worst:.12f}, {spent:.0f} s")
+    print(f"{total} evaluations, largest ratio {worst:.12f}, {spent:.0f} s")  # noqa: T201

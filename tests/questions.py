@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal.verified.decide import Question
+from shoal.verified.facts import Question
 from shoal.verified.fate import Range
-from shoal.verified.translate import Weight, translate
+from shoal.verified.translate import translate
+from shoal.verified.values import Weight
 
 
 def program(function, weights, frozen, x):

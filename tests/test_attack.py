@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from attack import CASES, MODELS, RULES, ratios
 
 QUICK = ("dot", "exp", "log", "sqrt", "softmax, two", "layer norm", "embedding", "tanh network")

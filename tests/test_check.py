@@ -27,7 +27,9 @@ def near(model, start, x, error=1e-3, **how):
     """A setup whose targets lie near the outputs."""
     made = sh.setup(model, start, x, np.zeros(np.shape(model(start, x))), **how)
     y = np.asarray(model(start, x))
-    return made.replace(problem=made.problem._replace(y=y + error * np.cos(np.arange(y.size).reshape(y.shape))))
+    return made.replace(
+        problem=made.problem._replace(y=y + error * np.cos(np.arange(y.size).reshape(y.shape)))
+    )
 
 
 def attention(p, x):
@@ -49,7 +51,9 @@ def normed(p, x):
 
 
 def logs(p, x):
-    return jax.nn.logsumexp(x @ p["W"], axis=-1) + jnp.sqrt(1 + (x @ p["v"]) ** 2) / (3 + jnp.sin(p["b"]))
+    return jax.nn.logsumexp(x @ p["W"], axis=-1) + jnp.sqrt(1 + (x @ p["v"]) ** 2) / (
+        3 + jnp.sin(p["b"])
+    )
 
 
 def embedded(p, x):

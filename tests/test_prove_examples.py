@@ -5,20 +5,11 @@ Expected numbers were computed at 50 digits for the theory page, not by this cod
 
 import numpy as np
 import pytest
-from questions import attention, kinked, network, product, ridge, trap
 
+from questions import attention, kinked, network, product, ridge, trap
 from shoal.verified import balls, fate
-from shoal.verified.decide import (
-    converges,
-    decide,
-    facts,
-    gradient,
-    hessian,
-    on_balls,
-    second,
-    step_range,
-    stuck,
-)
+from shoal.verified.decide import converges, decide, stuck
+from shoal.verified.facts import facts, gradient, hessian, on_balls, second, step_range
 from shoal.verified.fate import Range
 from shoal.verified.spectra import lambda_max, lambda_min
 from shoal.verified.through import stuck_through
@@ -159,7 +150,7 @@ def test_e3_cannot_converge():
 
 
 def test_e4_converges():
-    found, bound, result = p1(trap(-2.833), 1e-3)
+    found, _, result = p1(trap(-2.833), 1e-3)
     is_above(found.residual_norm, 6.3568932e-6, 2e-8)
     is_near(found.sigma, 0.094395419, 2e-8)
     is_near(result.alpha, 0.088732022, 2e-8)

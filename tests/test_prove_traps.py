@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from questions import product, program, question
 
 import shoal as sh
+from questions import product, program, question
 from shoal.errors import InputError
-from shoal.verified import balls, centre, decide, fate, jets, spectra
+from shoal.verified import balls, centre, decide, facts, fate, jets, slopes, spectra, taylor
 from shoal.verified import program as programs
 from shoal.verified.balls import Ball, Refusal, exact
 from shoal.verified.centre import evaluate
@@ -25,15 +25,15 @@ def verdict(made):
 
 
 def bounds(made, radius=1e-6, order=3):
-    found = decide.facts(made)
-    return decide.on_balls(made, found, np.array([radius]), order=order)
+    found = facts.facts(made)
+    return facts.on_balls(made, found, np.array([radius]), order=order)
 
 
 def kinds(made):
     return [op.kind for op in made.operations]
 
 
-# 1 ---------------------------------------------------------------------------- implicit broadcasting
+# 1 ------------------------------------------------------------------------ implicit broadcasting
 
 
 def test_1_an_implicit_broadcast_counts_its_copies():
@@ -67,12 +67,12 @@ def test_1_softmax_shifted_by_a_column_is_softmax_of_the_broadcast():
     assert "softmax" in kinds(nine.programs[0])
     small, large = bounds(one), bounds(nine)
     assert large.L[0] >= 3 * small.L[0] * (1 - 1e-9)
-    seen = decide.facts(nine).jacobian_norm
+    seen = facts.facts(nine).jacobian_norm
     assert large.beta[0] >= 0.99 * seen
-    assert seen >= 3 * decide.facts(one).jacobian_norm * (1 - 1e-9)
+    assert seen >= 3 * facts.facts(one).jacobian_norm * (1 - 1e-9)
 
 
-# 2 -------------------------------------------------------------------------------------- opaque values
+# 2 -------------------------------------------------------------------------------- opaque values
 
 
 def test_2_a_maximum_is_not_constant():
@@ -114,7 +114,7 @@ def test_2_a_stopped_output_is_refused():
     assert verdict(made) == "undecided"
 
 
-# 3 --------------------------------------------------------------------------------- derivative rules
+# 3 ----------------------------------------------------------------------------- derivative rules
 
 
 @jax.custom_jvp
@@ -159,13 +159,13 @@ def test_3_a_false_weight_of_squares_is_noticed():
     def loss(outputs, y):
         return jnp.sum((outputs - y) ** 2)
 
-    loss.squares_weight = lambda count: 0.5  # noqa: ARG005
+    loss.squares_weight = lambda count: 0.5
     setup = sh.setup(lambda w, x: x * w, np.array([0.5]), [1.0], [0.6], loss=loss)
     with pytest.raises(InputError, match="squares_weight"):
         sh.prove(setup, 0.5)
 
 
-# 4 ----------------------------------------------------------------------------------- step functions
+# 4 ------------------------------------------------------------------------------- step functions
 
 
 STEPS = {
@@ -188,7 +188,7 @@ def test_4_the_refusal_names_primitive_and_line():
         program(lambda w, _, x: x * jnp.floor(w[0]), (0.6,), (), 1.0)
 
 
-# 5 ------------------------------------------------------------------------------------------- float32
+# 5 -------------------------------------------------------------------------------------- float32
 
 
 def test_5_a_change_of_float_type_is_the_identity():
@@ -203,10 +203,12 @@ def test_5_a_trace_without_64_bits_is_refused():
         program(lambda w, _, x: w[0] * x, (np.float32(1.0),), (), np.float32(2.0))
 
 
-# 6 ---------------------------------------------------------------------------------------------- XLA
+# 6 ------------------------------------------------------------------------------------------ XLA
 
 
-@pytest.mark.parametrize("module", [balls, spectra, programs, centre, jets, fate, decide])
+@pytest.mark.parametrize(
+    "module", [balls, spectra, programs, taylor, centre, slopes, jets, facts, fate, decide]
+)
 def test_6_enclosures_use_numpy_only(module):
     tree = ast.parse(inspect.getsource(module))
     for node in ast.walk(tree):
@@ -227,7 +229,7 @@ def test_6_deciding_calls_nothing_of_jax(monkeypatch):
     assert verdict(made) == "converges"
 
 
-# 7 ------------------------------------------------------------------------- constants of derivatives
+# 7 --------------------------------------------------------------------- constants of derivatives
 
 
 def test_7_the_slope_of_erf_is_enclosed():
@@ -243,7 +245,7 @@ def test_7_the_slope_of_erf_is_enclosed():
         assert float(part.rad.ravel()[0]) < 1e-13
 
 
-# 8 ---------------------------------------------------------------------------- frozen weights, folding
+# 8 ---------------------------------------------------------------------- frozen weights, folding
 
 
 def test_8_frozen_weights_are_arguments():
@@ -252,7 +254,7 @@ def test_8_frozen_weights_are_arguments():
         lambda w, f, x: w[0] * x + 2.0**40 * (f[0] * f[1] - 1), (0.5,), [1.0], [0.5], 0.5,
         frozen=(c, d),
     )  # fmt: skip
-    found = decide.facts(made).residual
+    found = facts.facts(made).residual
     assert abs(found.mid[0] - -(2.0**-20)) <= found.rad[0]  # not 0, as rounding c d would give
 
 
@@ -272,7 +274,7 @@ def test_8_a_literal_is_the_double_that_it_is():
     assert (found.mid[0], found.rad[0]) == (0.1, 0.0)
 
 
-# 9 ------------------------------------------------------------------------------------- ties and kinks
+# 9 ------------------------------------------------------------------------------- ties and kinks
 
 
 @pytest.mark.parametrize("function", [jax.nn.relu, jnp.abs, lambda w: jnp.maximum(w, 0.0)])
@@ -288,7 +290,7 @@ def test_9_two_equal_largest_entries_are_undecided():
     assert verdict(made) == "undecided"
 
 
-# 10 ------------------------------------------------------------------------- symmetric-looking matrices
+# 10 ------------------------------------------------------------------ symmetric-looking matrices
 
 
 def test_10_a_matrix_that_is_not_symmetric_is_charged_for_it():
@@ -307,7 +309,7 @@ def test_10_eigenvalues_are_bounded_not_guessed():
         assert top * (1 - 1e-15) <= spectra.lambda_max(exact(S)) <= top * (1 + 1e-9)
 
 
-# 11 ------------------------------------------------------------------------------------- wrong shapes
+# 11 -------------------------------------------------------------------------------- wrong shapes
 
 
 def test_11_more_rows_than_columns_have_no_sigma():
@@ -333,7 +335,7 @@ def test_11_a_wrong_rule_raises(monkeypatch):
         decide.decide(made)
 
 
-# 12 ------------------------------------------------------------------------------- infinite slopes
+# 12 ----------------------------------------------------------------------------- infinite slopes
 
 
 @pytest.mark.parametrize(
@@ -357,7 +359,7 @@ def test_12_zero_to_the_power_zero_is_one():
     assert evaluate(made, [np.array(0.0)]).output.value.mid[0] == 1.0
 
 
-# 13 ---------------------------------------------------------------------------- underflow, infinity
+# 13 ------------------------------------------------------------------------- underflow, infinity
 
 
 def test_13_squares_that_vanish_are_counted():
@@ -381,17 +383,17 @@ def test_13_the_process_follows_ieee():
     balls.require_ieee()
 
 
-# 14 ------------------------------------------------------------------------------------ step ratios
+# 14 --------------------------------------------------------------------------------- step ratios
 
 
 def test_14_a_ratio_scales_columns_by_its_root():
-    plain, scaled = decide.facts(product()), decide.facts(product(0.1, (4.0, 1.0)))
+    plain, scaled = facts.facts(product()), facts.facts(product(0.1, (4.0, 1.0)))
     ratio = scaled.jacobian.mid / plain.jacobian.mid
     assert np.allclose(ratio, [[2.0, 1.0]], atol=1e-15)
-    assert decide.facts(product(0.1, (3.0, 1.0))).jacobian.rad[0, 0] > 0
+    assert facts.facts(product(0.1, (3.0, 1.0))).jacobian.rad[0, 0] > 0
 
 
-# 15 ------------------------------------------------------------------------------- sum, mean, factor 2
+# 15 ------------------------------------------------------------------------- sum, mean, factor 2
 
 
 def test_15_mean_and_sum_agree_when_the_step_does():
@@ -408,7 +410,7 @@ def test_15_mean_and_sum_agree_when_the_step_does():
     assert mean.constants["step_low"] <= 0.02 <= mean.constants["step_high"]
 
 
-# 16 -------------------------------------------------------------------------- empty, scalar, signs
+# 16 ------------------------------------------------------------------------ empty, scalar, signs
 
 
 def test_16_signs_and_shapes_are_demanded():
@@ -434,7 +436,7 @@ def test_16_nothing_to_prove():
     assert verdict(frozen) == "undecided"
 
 
-# 17 ------------------------------------------------------------------------ nested calls, patterns
+# 17 ---------------------------------------------------------------------- nested calls, patterns
 
 
 def test_17_the_same_inner_jaxpr_with_other_arguments():
@@ -481,7 +483,7 @@ def test_17_patterns_hold_the_wiring():
     assert "centre" not in kinds(program(mixed, (rng.standard_normal((3, 3)),), (), 1.0))
 
 
-# 18 ------------------------------------------------------------------------------- strict inequality
+# 18 --------------------------------------------------------------------------- strict inequality
 
 
 def test_18_equality_proves_nothing():

@@ -4,14 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from questions import attention, network, program, question
 
-from shoal.verified import balls, decide, jets, spectra
+from questions import attention, network, program, question
+from shoal.verified import balls, facts, jets, spectra
 from shoal.verified.balls import Ball, exact
 from shoal.verified.blocks import in_pieces
 from shoal.verified.centre import evaluate
 from shoal.verified.restrict import restrict
-from shoal.verified.translate import Weight, translate
+from shoal.verified.translate import translate
+from shoal.verified.values import Weight
 
 flint = pytest.importorskip("flint")
 arb = flint.arb
@@ -325,11 +326,13 @@ def test_a_bound_times_nine_tenths_is_refuted(name, function, x, order, monkeypa
 
 
 def test_a_dropped_root_is_refuted(monkeypatch):
-    made = question(lambda w, _, x: jnp.broadcast_to(w[0] * x, (4,)), (1.0,), [1.0], [np.ones(4)], 0.1)
-    decide.on_balls(made, decide.facts(made), np.array([1e-3]))
+    made = question(
+        lambda w, _, x: jnp.broadcast_to(w[0] * x, (4,)), (1.0,), [1.0], [np.ones(4)], 0.1
+    )
+    facts.on_balls(made, facts.facts(made), np.array([1e-3]))
     monkeypatch.setattr(jets, "_root", lambda _: 1.0)
     with pytest.raises(AssertionError, match="wrong rule"):
-        decide.on_balls(made, decide.facts(made), np.array([1e-3]))
+        facts.on_balls(made, facts.facts(made), np.array([1e-3]))
 
 
 @pytest.mark.parametrize("name", ["add", "mul", "div"])
@@ -365,7 +368,7 @@ def test_rounding_outward_is_needed(monkeypatch):
     true = float((sum(arb(0.1) ** 2 for _ in range(10))).sqrt().lower())
     assert balls.norm(exact(x)) >= true
     for made in (network((1.34, -0.03)), attention()):
-        found = decide.facts(made)
+        found = facts.facts(made)
         assert found.sigma < found.jacobian_norm
     monkeypatch.setattr(balls, "up", lambda value, terms=0: value)
     plain = [balls.norm(exact(np.full(n, 0.1))) - np.sqrt(float(n)) * 0.1 for n in range(1, 40)]

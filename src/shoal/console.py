@@ -247,15 +247,17 @@ def setup_text(setup: Setup) -> str:
 
 def proof_text(proof: Any) -> str:
     """A proof in a few lines."""
-    when = f" at step {proof.step}" if proof.verdict == "undecided" else f" from step {proof.step} on"
+    when = (
+        f" at step {proof.step}" if proof.verdict == "undecided" else f" from step {proof.step} on"
+    )
     at = "" if proof.step is None else when
     by = f" ({proof.theorem})" if proof.theorem else ""
     lines = [f"{proof.verdict}{at}{by}: {proof.reason}"]
     low, high = proof.risk
     if proof.verdict == "converges":
         lines.append(
-            f"The residual shrinks by {proof.rate[0]:.6g} a step, later by {proof.rate[1]:.6g}, and "
-            f"the weights stay within {proof.radius:.3g}."
+            f"The residual shrinks by {proof.rate[0]:.6g} a step, later by {proof.rate[1]:.6g}, "
+            f"and the weights stay within {proof.radius:.3g}."
         )
     elif proof.verdict == "stuck":
         lines.append(

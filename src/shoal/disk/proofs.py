@@ -1,7 +1,7 @@
 """Proofs on disk: ``proof.json`` and, beside it, ``proof.npz`` with all arrays.
 
-The files hold everything that a proof rests on: the model as its jaxpr in text and as a plain list of
-operations for every sample, weights, targets and constants by hash, the ball and the constants.
+The files hold everything that a proof rests on: the model as its jaxpr in text and as a plain list
+of operations for every sample, weights, targets and constants by hash, the ball and the constants.
 `shoal.check` reads them and shares no code with this package.
 """
 
@@ -17,7 +17,7 @@ from shoal.disk.runs import versions, write_whole
 from shoal.errors import InputError
 from shoal.jsons import plain
 from shoal.lab.proof import Proof
-from shoal.verified.decide import Question, anchor_numbers
+from shoal.verified.facts import Question, anchor_numbers
 from shoal.verified.program import Program
 
 FORMAT = "shoal proof 1"
@@ -70,7 +70,9 @@ def write_proof(path: Path, proof: Proof) -> None:
     if proof.verdict == "undecided" or proof.question is None:
         raise InputError(f"there is no proof to write: {proof.reason}")
     question: Question = proof.question
-    arrays, programs, samples = _Arrays(), [], []
+    arrays = _Arrays()
+    programs: list[dict[str, Any]] = []
+    samples: list[int] = []
     known: dict[str, int] = {}
     for program in question.programs:
         made = plain(_operations(program, arrays))
@@ -90,7 +92,7 @@ def write_proof(path: Path, proof: Proof) -> None:
     body["arrays"] = {name: digest(array) for name, array in arrays.found.items()}
     body = json.loads(json.dumps(body))
     body["sha256"] = seal(body)
-    np.savez(packed := io.BytesIO(), **arrays.found)
+    np.savez(packed := io.BytesIO(), **arrays.found)  # type: ignore[arg-type]
     write_whole(path.with_suffix(".npz"), packed.getvalue())
     write_whole(path, (json.dumps(body, indent=1) + "\n").encode())
 

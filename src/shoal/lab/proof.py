@@ -23,13 +23,16 @@ from shoal.lab.setup import Setup
 from shoal.methods import gradient_descent
 from shoal.models import predict
 from shoal.runtime import in_float64
+from shoal.verified import balls
 from shoal.verified.balls import Refusal
 from shoal.verified.blocks import Pieces, in_pieces
-from shoal.verified.decide import LEVELS, Decision, Question, decide, facts, slack
-from shoal.verified.fate import Range
+from shoal.verified.decide import LEVELS, Decision, decide, slack
+from shoal.verified.facts import Question, facts, gradient
+from shoal.verified.fate import Range, contraction_with_errors
 from shoal.verified.restrict import restrict
 from shoal.verified.through import stuck_through
-from shoal.verified.translate import Weight, translate
+from shoal.verified.translate import translate
+from shoal.verified.values import Weight
 
 if TYPE_CHECKING:
     from shoal.lab.run import Run
@@ -128,7 +131,7 @@ def question_of(setup: Setup, params: Any, step_size: float) -> Asked:
 
     closed = jax.make_jaxpr(outputs)(trained, frozen, inputs)
     order = {name: k for k, name in enumerate(sorted(names))}  # dicts are flattened sorted
-    arguments = [Weight(order[name]) for name in sorted(trained)]
+    arguments: list[Any] = [Weight(order[name]) for name in sorted(trained)]
     arguments += [np.asarray(x) for x in jax.tree.leaves((frozen, inputs))]
     program, named = translate(closed, arguments)
     finer = in_pieces(program, len(names))
@@ -252,10 +255,10 @@ def prove(
     prover = _Prover(setup.one(), step, through, chosen)
     if target is not None and not isinstance(target, Setup):
         run = dataclasses.replace(target, setup=setup)
-        found, at = _first_certain(prover, run, row)
+        found, at, remark = _first_certain(prover, run, row)
     else:
-        found, at = prover(setup.one().params0), None
-    proof = prover.proof(found, at)
+        found, at, remark = prover(setup.one().params0), None, ""
+    proof = dataclasses.replace(prover.proof(found, at), remark=remark)
     return dataclasses.replace(proof, seconds=round(time.perf_counter() - begun, 3))
 
 
@@ -354,13 +357,13 @@ class _Prover:
         )  # fmt: skip
 
 
-def _first_certain(prover: _Prover, run: "Run", row: int) -> tuple[Decision, int]:
+def _first_certain(prover: _Prover, run: "Run", row: int) -> tuple[Decision, int, str]:
     """Bisection over the records of a run, replayed from its first weights."""
     steps, points = _replayed(run, row)
     last = len(steps) - 1
     best, seen = prover(points(last)), prover.seen()
     if best.verdict == "undecided":
-        return best, int(steps[last])
+        return best, int(steps[last]), ""
     low, high = -1, last
     while high - low > 1:
         middle = (low + high) // 2
@@ -370,7 +373,41 @@ def _first_certain(prover: _Prover, run: "Run", row: int) -> tuple[Decision, int
         else:
             low = middle
     prover.asked, prover.used, prover.params = seen
-    return best, int(steps[high])
+    taken = [points(k) for k in (high, high + 1)] if high < last and steps[1] == 1 else []
+    remark = _in_floats(best, prover.asked, taken) if taken and prover.asked is not None else ""
+    return best, int(steps[high]), remark
+
+
+def _in_floats(found: Decision, asked: Asked, taken: list[Any]) -> str:
+    """P1 with errors, for the error of the step that the run took in floating point."""
+    if found.theorem != "P1":
+        return ""
+    question = asked.question
+    before, after = (trees.blocks(point) for point in taken)
+    slope = gradient(question, facts(question))  # in scaled coordinates
+    pieces = [(asked.trained[b], at) for b, at in zip(asked.block, asked.entries, strict=True)]
+    ends, starts = (
+        np.concatenate([np.ravel(point[name])[at] for name, at in pieces])
+        for point in (after, before)
+    )
+    roots = np.repeat(question.ratios, [W.size for W in question.weights]) ** 0.5
+    moved = balls.sub(balls.exact(ends), balls.exact(starts))
+    scaled = balls.div(moved, balls.Ball(roots, 4 * balls.UNIT * roots))
+    step = balls.mul(slope, balls.exact(np.array(question.step_size)))
+    error = balls.norm(balls.add(scaled, step))
+    c = found.constants
+    allowed = 0.5 * (c["residual"] + c["reach"])
+    h = Range(c["step_low"], c["step_high"])
+    drift = contraction_with_errors(
+        c["residual"], c["sigma"], c["beta"], c["L"], h, found.radius, allowed, error
+    )
+    if not drift.holds:
+        return ""
+    return (
+        f"The run's own next step differs from the exact one by at most {error:.2g}; if none "
+        f"differs by more, the same rate holds for {drift.steps:.3g} steps, down to a residual of "
+        f"{drift.floor:.2g}."
+    )
 
 
 def _replayed(run: "Run", row: int) -> tuple[np.ndarray, Any]:

@@ -36,7 +36,7 @@ class Ball(NamedTuple):
         return up(np.abs(self.mid) + self.rad)
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 (an answer, not an error)
     """No enclosure exists by these rules; the message says which rule and where."""
 
 

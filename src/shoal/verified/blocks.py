@@ -1,7 +1,7 @@
 """Finer blocks: a trained array that is used in separate pieces is several blocks.
 
-Weights of all layers are often stacked in one array, of which every layer takes its slice. Bounds by
-block are sharper for each slice alone, and a ball of weights is the same set either way.
+Weights of all layers are often stacked in one array, of which every layer takes its slice. Bounds
+by block are sharper for each slice alone, and a ball of weights is the same set either way.
 """
 
 from typing import NamedTuple
@@ -32,7 +32,9 @@ def in_pieces(program: Program, count: int) -> Pieces:
         if op.kind == "weight":
             sizes[op.options["block"]] = op.size
             groups[op.options["block"]] = _groups(op.size, users.get(number, []))
-    block, entries, first = [], [], {}
+    block: list[int] = []
+    entries: list[np.ndarray] = []
+    first: dict[int, int] = {}
     for b in range(count):
         first[b] = len(block)
         for group in groups.get(b, []):

@@ -16,8 +16,9 @@ class Range(NamedTuple):
     high: float
 
 
-def _fraction(number: float) -> Fraction | None:
-    return Fraction(number) if math.isfinite(number) else None
+def _fractions(*numbers: float) -> list[Fraction] | None:
+    """The numbers exactly; None if one is not finite."""
+    return [Fraction(x) for x in numbers] if all(map(math.isfinite, numbers)) else None
 
 
 def above(number: Fraction) -> float:
@@ -62,23 +63,23 @@ def contraction(
     ``residual``, ``beta`` ($\|J\|$ on the ball) and ``L`` are upper bounds, ``sigma`` a lower one,
     ``step`` encloses $h=\eta s$. None if a constant is not finite.
     """
-    given = [_fraction(x) for x in (residual, sigma, beta, L, *step, radius)]
-    if any(x is None for x in given):
+    given = _fractions(residual, sigma, beta, L, *step, radius)
+    if given is None:
         return None
-    r, s, b, lip, low, high, rho = given  # type: ignore[misc]
-    if not (low > 0 and rho > 0):  # type: ignore[operator]
+    r, s, b, lip, low, high, rho = given
+    if not (low > 0 and rho > 0):
         return None
-    alpha = s - lip * rho  # type: ignore[operator]
-    free = 1 - high * b * b / 2  # type: ignore[operator]
-    c = free - high * lip * r / 2  # type: ignore[operator]
-    psi = s * rho - lip * rho * rho / 2  # type: ignore[operator]
-    holds = alpha > 0 and c > 0 and r < c * psi  # type: ignore[operator]
-    largest = free * psi / (1 + high * lip * psi / 2) if alpha > 0 and free > 0 else Fraction(0)  # type: ignore[operator]
+    alpha = s - lip * rho
+    free = 1 - high * b * b / 2
+    c = free - high * lip * r / 2
+    psi = s * rho - lip * rho * rho / 2
+    holds = alpha > 0 and c > 0 and r < c * psi
+    largest = free * psi / (1 + high * lip * psi / 2) if alpha > 0 and free > 0 else Fraction(0)
     path, factor, later = math.nan, math.nan, math.nan
     if holds:
-        path = above(2 * (r / c) / (s + root_below(s * s - 2 * lip * r / c)))  # type: ignore[operator]
-        factor = above(1 - c * low * alpha * alpha)  # type: ignore[operator]
-        later = above(max(abs(1 - h * x * x) for h in (low, high) for x in (alpha, b)))  # type: ignore[operator,type-var]
+        path = above(2 * (r / c) / (s + root_below(s * s - 2 * lip * r / c)))
+        factor = above(1 - c * low * alpha * alpha)
+        later = above(max(abs(1 - h * x * x) for h in (low, high) for x in (alpha, b)))
     return Contraction(
         bool(holds), below(alpha), below(c), below(c * psi), below(largest), path, factor, later
     )
@@ -97,7 +98,7 @@ def contraction_with_errors(
     residual: float, sigma: float, beta: float, L: float, step: Range, radius: float,
     allowed: float, error: float,
 ) -> Drift:  # fmt: skip
-    r"""P1 with errors: each step is off by at most ``error``, and residuals stay below ``allowed``."""
+    """P1 with errors: steps are off by at most ``error``, residuals stay below ``allowed``."""
     r, s, b, lip, low, high, rho, most, e = (
         Fraction(x) for x in (residual, sigma, beta, L, *step, radius, allowed, error)
     )
@@ -130,19 +131,19 @@ def minimum(
     ``gradient`` and ``M`` (of the third derivative) are upper bounds, ``curvature`` encloses the
     Hessian's eigenvalues and ``risk`` the risk, all at the start. None if a constant is not finite.
     """
-    given = [_fraction(x) for x in (gradient, *curvature, M, step_size, radius, *risk)]
-    if any(x is None for x in given):
+    given = _fractions(gradient, *curvature, M, step_size, radius, *risk)
+    if given is None:
         return None
-    g, low, high, third, eta, rho, R_low, R_high = given  # type: ignore[misc]
-    m, top = low - third * rho, high + third * rho  # type: ignore[operator]
-    reach = rho * (low / 2 - third * rho / 8)  # type: ignore[operator]
-    exists = m > 0 and g <= reach  # type: ignore[operator]
+    g, low, high, third, eta, rho, R_low, R_high = given
+    m, top = low - third * rho, high + third * rho
+    reach = rho * (low / 2 - third * rho / 8)
+    exists = m > 0 and g <= reach
     if not exists:
         return Minimum(False, False, below(m), above(top), math.nan, risk, math.nan, below(reach))
-    converges = 0 < eta * top < 2  # type: ignore[operator]
-    distance = above(2 * g / (low + root_below(low * low - 2 * third * g)))  # type: ignore[operator]
-    factor = above(max(abs(1 - eta * m), abs(1 - eta * top)))  # type: ignore[operator]
-    limit = Range(max(0.0, below(R_low - g * g / (2 * m))), above(R_high))  # type: ignore[operator,arg-type]
+    converges = 0 < eta * top < 2
+    distance = above(2 * g / (low + root_below(low * low - 2 * third * g)))
+    factor = above(max(abs(1 - eta * m), abs(1 - eta * top)))
+    limit = Range(max(0.0, below(R_low - g * g / (2 * m))), above(R_high))
     return Minimum(
         True, bool(converges), below(m), above(top), distance, limit, factor, below(reach)
     )
@@ -178,17 +179,17 @@ def valley(
     ``gradient``: upper bound of $\|\nabla G(u_0)\|$; ``curvature``: $m,\bar m$ of G on the ball of
     radius $b_u\varrho$; ``slope``: $a_u, b_u$ of u on the ball; ``bend``: bound of $D^2u$.
     """
-    given = [_fraction(x) for x in (gradient, *curvature, *slope, bend, step_size, radius, *risk)]
-    if any(x is None for x in given):
+    given = _fractions(gradient, *curvature, *slope, bend, step_size, radius, *risk)
+    if given is None:
         return None
-    G, m, top, a, b, lip, eta, rho, R_low, R_high = given  # type: ignore[misc]
-    large = b * b * top + (G + top * b * rho) * lip  # type: ignore[operator]
-    kappa = 1 - eta * large / 2  # type: ignore[operator]
-    if not (m > 0 and a > 0 and kappa > 0 and eta > 0):  # type: ignore[operator]
+    G, m, top, a, b, lip, eta, rho, R_low, R_high = given
+    large = b * b * top + (G + top * b * rho) * lip
+    kappa = 1 - eta * large / 2
+    if not (m > 0 and a > 0 and kappa > 0 and eta > 0):
         return Valley(False, below(kappa), above(large), math.inf, 0.0, math.nan, risk)
-    needed, reach = G / m, min(kappa * a, b) * rho  # type: ignore[operator]
+    needed, reach = G / m, min(kappa * a, b) * rho
     holds = needed < reach
-    limit = Range(max(0.0, below(R_low - G * G / (2 * m))), above(R_high))  # type: ignore[operator,arg-type]
-    factor = above(1 - 2 * kappa * eta * a * a * m) if holds else math.nan  # type: ignore[operator]
+    limit = Range(max(0.0, below(R_low - G * G / (2 * m))), above(R_high))
+    factor = above(1 - 2 * kappa * eta * a * a * m) if holds else math.nan
     found = above(needed), below(reach), factor
     return Valley(bool(holds), below(kappa), above(large), *found, limit)

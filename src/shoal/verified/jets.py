@@ -1,7 +1,7 @@
 r"""Norm jets: bounds of derivatives that hold on a whole ball of weights, for many radii at once.
 
-A jet of a value $v$ consists of nonnegative $d_1, d_2, d_3$ with, at every point of the ball and for
-all directions with block norms $\tau$,
+A jet of a value $v$ consists of nonnegative $d_1, d_2, d_3$ with, at every point of the ball and
+for all directions with block norms $\tau$,
 
 $$ \|Dv[\delta]\|\le d_1\cdot\tau,\quad \|D^2v[\delta,\delta']\|\le d_2[\tau,\tau'],\quad
    \|D^3v[\delta,\delta',\delta'']\|\le d_3[\tau,\tau',\tau'']. $$
@@ -9,6 +9,8 @@ $$ \|Dv[\delta]\|\le d_1\cdot\tau,\quad \|D^2v[\delta,\delta']\|\le d_2[\tau,\ta
 Arrays have a leading axis of radii. The value itself moves by at most radius times $|d_1|$ (`mov`).
 Each rule has its number in docs/theory/prove.md, section 3.3.
 """
+
+# ruff: noqa: ARG001, ARG005 (all rules have the same arguments)
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -19,7 +21,8 @@ import numpy as np
 from shoal.verified import balls
 from shoal.verified.balls import Ball, Refusal, up
 from shoal.verified.program import Operation, Program, copies, last_uses
-from shoal.verified.spectra import perron, spectral_norm
+from shoal.verified.slopes import SLOPES, Slopes
+from shoal.verified.spectra import spectral_norm
 
 ROOT_6_OVER_9 = 0.27216552697590873
 """Rounded up."""
@@ -39,9 +42,6 @@ class Bounds(NamedTuple):
     jet: Jet
     reasons: list[str]
     first_by_value: dict[int, np.ndarray]  # d1 of every value, for the report of slack
-
-
-Slopes = tuple[np.ndarray | float, np.ndarray | float, np.ndarray | float]
 
 
 class Walk:
@@ -111,7 +111,8 @@ def bounds(
     jets are anchored (3.5).
     """
     walk = Walk(radii, ratios, values)
-    dead, live = last_uses(program), {}
+    dead = last_uses(program)
+    live: dict[int, Jet | None] = {}
     seen: dict[int, np.ndarray] = {}
     for number, op in enumerate(program.operations):
         walk.place, walk.number = op.place, number
@@ -137,13 +138,14 @@ def bounds(
 
 def _rounded(jet: Jet) -> Jet:
     """Round outward; what is exactly zero stays so."""
-    return Jet(*(None if d is None else np.where(d == 0, 0.0, up(d)) for d in jet))
+    first, second, third = (None if d is None else np.where(d == 0, 0.0, up(d)) for d in jet)
+    return Jet(first, second, third)  # type: ignore[arg-type]
 
 
 def _anchored(walk: Walk, jet: Jet, norms: np.ndarray) -> Jet:
     """3.5: a first derivative is that at the centre, plus what the second allows."""
     at_centre = up(norms * walk.roots)[None]
-    grown = up(at_centre + up(walk.radii[:, None] * _length(jet.second)))
+    grown = up(at_centre + up(walk.radii[:, None] * length(jet.second)))
     return jet._replace(first=np.minimum(jet.first, grown))
 
 
@@ -151,11 +153,11 @@ def _anchored_twice(walk: Walk, jet: Jet, norms: np.ndarray) -> Jet:
     if jet.third is None:
         return jet
     at_centre = up(norms * walk.roots[:, None] * walk.roots[None])[None]
-    grown = up(at_centre + up(walk.radii[:, None, None] * _length(jet.third)))
+    grown = up(at_centre + up(walk.radii[:, None, None] * length(jet.third)))
     return jet._replace(second=np.minimum(jet.second, grown))
 
 
-def _length(x: np.ndarray) -> np.ndarray:
+def length(x: np.ndarray) -> np.ndarray:
     """Upper bound of the Euclidean norm over the last axis."""
     scale = np.max(x, axis=-1, keepdims=True, initial=0.0)
     safe = np.where(scale > 0, scale, 1.0)
@@ -198,7 +200,7 @@ def _stacked(*jets: Jet | None) -> Jet | None:
     def together(ds: tuple) -> Any:
         if any(d is None for d in ds):
             return None
-        return _length(np.stack(ds, axis=-1))
+        return length(np.stack(ds, axis=-1))
 
     return Jet(*(together(ds) for ds in zip(*real, strict=True)))
 
@@ -249,67 +251,7 @@ def _composed(u: Jet | None, slopes: Slopes) -> Jet | None:
     return Jet(inner.first, second, third)  # type: ignore[union-attr]
 
 
-def _tanh(walk: Walk, low: np.ndarray, high: np.ndarray) -> Slopes:  # noqa: ARG001
-    z = np.maximum(np.maximum(low, -high), 0.0)
-    mu = np.minimum(1.0, 1 - np.tanh(z) ** 2 + 1e-15)
-    return mu, np.minimum(0.76980036, 2 * mu), np.minimum(2.0, 4 * mu)
-
-
-def _exp(walk: Walk, low: np.ndarray, high: np.ndarray) -> Slopes:  # noqa: ARG001
-    walk.require(high < 700, "an exponential overflows on the ball")
-    top = np.exp(np.minimum(high, 701.0)) * (1 + 1e-13)
-    return top, top, top
-
-
-def _positive(walk: Walk, low: np.ndarray, name: str) -> np.ndarray:
-    walk.require(low > 1e-60, f"the argument of {name} may reach zero")
-    return np.where(low > 1e-60, low, 1.0) * (1 - 1e-13)
-
-
-def _log(walk: Walk, low: np.ndarray, high: np.ndarray) -> Slopes:  # noqa: ARG001
-    a = _positive(walk, low, "log")
-    return 1 / a, 1 / a**2, 2 / a**3
-
-
-def _log1p(walk: Walk, low: np.ndarray, high: np.ndarray) -> Slopes:
-    return _log(walk, np.nextafter(1 + low, -np.inf), high)
-
-
-def _sqrt(walk: Walk, low: np.ndarray, high: np.ndarray) -> Slopes:  # noqa: ARG001
-    a = _positive(walk, low, "sqrt")
-    return 0.5 * a**-0.5, 0.25 * a**-1.5, 0.375 * a**-2.5
-
-
-def _rsqrt(walk: Walk, low: np.ndarray, high: np.ndarray) -> Slopes:  # noqa: ARG001
-    a = _positive(walk, low, "rsqrt")
-    return 0.5 * a**-1.5, 0.75 * a**-2.5, 1.875 * a**-3.5
-
-
-def _always(*slopes: float) -> Callable[..., Slopes]:
-    return lambda *_: slopes  # type: ignore[return-value]
-
-
-# The bounds of the table of 3.3: suprema of |phi'|, |phi''|, |phi'''| over the values taken.
-SLOPES: dict[str, Callable[[Walk, np.ndarray, np.ndarray], Slopes]] = {
-    "tanh": _tanh,
-    "logistic": _always(0.25, 0.09622504487, 0.125),
-    "softplus": _always(1.0, 0.25, 0.09622504487),
-    "erf": _always(1.1283791671, 0.9678828981, 2.2567583342),
-    "erfc": _always(1.1283791671, 0.9678828981, 2.2567583342),
-    "sin": _always(1.0, 1.0, 1.0),
-    "cos": _always(1.0, 1.0, 1.0),
-    "gelu": _always(1.1289041453, 0.7978845609, 0.7787696351),
-    "silu": _always(1.0998393202, 0.5, 0.3081815159),
-    "exp": _exp,
-    "expm1": _exp,
-    "log": _log,
-    "log1p": _log1p,
-    "sqrt": _sqrt,
-    "rsqrt": _rsqrt,
-}
-
-
-def _unary(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _unary(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     if given[0] is None:
         return None
     return _composed(
@@ -317,7 +259,7 @@ def _unary(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Je
     )
 
 
-def _power(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _power(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     if given[0] is None:
         return None
     n = op.options["exponent"]
@@ -342,7 +284,7 @@ def _reciprocal(walk: Walk, number: int, jet: Jet | None, n: int) -> tuple[np.nd
     return a**-n, slopes  # type: ignore[return-value]
 
 
-def _quotient(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _quotient(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     u, w = given
     if u is None and w is None:
         return None
@@ -351,14 +293,14 @@ def _quotient(walk: Walk, op: Operation, given: list[Jet | None], order: int) ->
     return _product(u, inverse, walk.largest(op.inputs[0], u), up(top))
 
 
-def _entrywise(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _entrywise(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     u, w = given
     if u is None and w is None:
         return None
     return _product(u, w, walk.largest(op.inputs[0], u), walk.largest(op.inputs[1], w))
 
 
-def _dot(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _dot(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     (u, w), (batch, m, k, n) = given, op.options["sizes"]
     if u is None and w is None:
         return None
@@ -368,7 +310,7 @@ def _dot(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet 
     return _product(u, w, U, W)
 
 
-def _softmax(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _softmax(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     if given[0] is None:
         return None
     own = walk.values[walk.number]
@@ -376,11 +318,11 @@ def _softmax(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> 
     return _composed(given[0], (np.minimum(0.5, up(top)), ROOT_6_OVER_9, 0.5))
 
 
-def _logsumexp(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _logsumexp(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     return _composed(given[0], (1.0, 0.5, ROOT_6_OVER_9))
 
 
-def _normalise(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _normalise(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     if given[0] is None:
         return None
     value, options = walk.values[op.inputs[0]], op.options
@@ -399,7 +341,7 @@ def _normalise(walk: Walk, op: Operation, given: list[Jet | None], order: int) -
 # ------------------------------------------------------------------------------------- R6 kinks
 
 
-def _compare(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> None:  # noqa: ARG001
+def _compare(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> None:
     if given[0] is None and given[1] is None:
         return
     a, b = (walk.values[i] for i in op.inputs)
@@ -408,7 +350,7 @@ def _compare(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> 
     walk.require(least > reach, "a kink is within reach")
 
 
-def _largest(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _largest(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     if given[0] is None:
         return None
     mid, rad = (x.reshape(op.options["rows"], -1) for x in walk.values[op.inputs[0]])
@@ -420,14 +362,14 @@ def _largest(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> 
     return given[0]
 
 
-def _select(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _select(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     which = walk.values[op.inputs[0]]
     if which.all() or not which.any():
         return given[1] if which.all() else given[2]
     return _stacked(*given[1:])
 
 
-def _weight(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet:  # noqa: ARG001
+def _weight(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet:
     """R0."""
     count, radii, block = len(walk.roots), len(walk.radii), op.options["block"]
     first = np.zeros((radii, count))
@@ -436,7 +378,7 @@ def _weight(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> J
     return Jet(first, np.zeros((radii, count, count)), third)
 
 
-def _take(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:  # noqa: ARG001
+def _take(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     return _scaled(given[0], _root(copies(op.options["index"])))
 
 
@@ -466,36 +408,4 @@ RULES: dict[str, Rule] = {
     "logic": lambda *_: None,
     "finite": lambda *_: None,
     "select": _select,
-}  # noqa: ARG005
-
-
-# -------------------------------------------------------------------- 3.4: from samples to constants
-
-
-class Constants(NamedTuple):
-    """Bounds of the stacked outputs on balls, one number for each radius."""
-
-    beta: np.ndarray
-    L: np.ndarray
-    K: np.ndarray | None
-
-
-def constants(jets: list[Jet]) -> Constants:
-    r"""$\beta$, L and K of all samples' outputs together."""
-    first = np.stack([jet.first for jet in jets])
-    with np.errstate(all="ignore"):
-        beta = up(np.sqrt(perron(up(np.einsum("igb,igc->gbc", first, first), len(jets)))))
-        L = _together([jet.second for jet in jets], perron)
-        thirds = [jet.third for jet in jets]
-        K = None if any(d is None for d in thirds) else _together(thirds, _third)  # type: ignore[arg-type]
-    return Constants(beta, L, K)
-
-
-def _third(d3: np.ndarray) -> np.ndarray:
-    return _length(perron(d3))
-
-
-def _together(parts: list[np.ndarray], largest: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    joint = largest(_length(np.stack(parts, axis=-1)))
-    apart = _length(np.stack([largest(part) for part in parts], axis=-1))
-    return np.minimum(joint, apart)
+}

@@ -306,8 +306,7 @@ class Patterns:
     def _on_rows(self, kind: str, rows: Rows, **options: Any) -> int:
         arranged = self.take(rows.base, rows.members.ravel())
         count = len(rows.members)
-        number = self.emit(kind, (arranged,), rows.members.size, rows=count, **options)
-        return number
+        return self.emit(kind, (arranged,), rows.members.size, rows=count, **options)
 
     def _log_sum_exp(self, rows: Rows) -> int:
         arranged = self.take(rows.base, rows.members.ravel())

@@ -80,8 +80,8 @@ def _enlarged(op: Operation, mask: np.ndarray) -> np.ndarray:
     if op.kind == "dot":
         batch, m, _, n = op.options["sizes"]
         box = mask.reshape(batch, m, n)
-        sides = box.any((1, 2)), box.any((0, 2)), box.any((0, 1))
-        return (sides[0][:, None, None] & sides[1][None, :, None] & sides[2][None, None]).ravel()
+        b, r, c = (np.asarray(box.any(axes)) for axes in ((1, 2), (0, 2), (0, 1)))
+        return (b[:, None, None] & r[None, :, None] & c[None, None]).ravel()
     return mask
 
 
@@ -97,8 +97,8 @@ def _wanted(program: Program, op: Operation, mask: np.ndarray) -> list[np.ndarra
     if op.kind == "dot":
         batch, m, k, n = op.options["sizes"]
         box = mask.reshape(batch, m, n)
-        left = np.repeat(box.any(2)[:, :, None], k, 2)
-        right = np.repeat(box.any(1)[:, None, :], k, 1)
+        left = np.repeat(np.asarray(box.any(2))[:, :, None], k, 2)
+        right = np.repeat(np.asarray(box.any(1))[:, None, :], k, 1)
         return [left.ravel(), right.ravel()]
     if op.kind in REDUCED or (op.kind == "logic" and op.options["name"] in ("all", "any")):
         return [np.repeat(mask, sizes[0] // len(mask))]

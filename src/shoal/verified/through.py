@@ -10,17 +10,9 @@ import numpy as np
 
 from shoal.verified import balls, fate
 from shoal.verified.balls import Refusal, up
-from shoal.verified.decide import (
-    RADII,
-    Decision,
-    Question,
-    facts,
-    gradient,
-    on_balls,
-    second,
-    third_bound,
-)
-from shoal.verified.decide import hessian as full_hessian
+from shoal.verified.decide import Decision
+from shoal.verified.facts import RADII, Question, facts, gradient, on_balls, second, third_bound
+from shoal.verified.facts import hessian as full_hessian
 from shoal.verified.fate import Range
 from shoal.verified.program import cut
 from shoal.verified.spectra import lambda_max, lambda_min
