@@ -75,8 +75,9 @@ def proofs():
     x, tokens = rng.standard_normal((3, 4)), rng.standard_normal((2, 3, 4))
     wide = {"W": (4, 6), "b": (6,), "v": (6,)}
     functions = {
-        "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid, "softplus": jax.nn.softplus, "silu": jax.nn.silu,
-        "gelu": lambda z: jax.nn.gelu(z, approximate=False), "erf": jax.lax.erf, "sin": jnp.sin,
+        "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid, "softplus": jax.nn.softplus,
+        "silu": jax.nn.silu, "gelu": lambda z: jax.nn.gelu(z, approximate=False),
+        "erf": jax.lax.erf, "sin": jnp.sin,
         "exp": lambda z: jnp.exp(0.3 * z), "relu": jax.nn.relu, "cube": lambda z: z + 0.1 * z**3,
         "rational": lambda z: z / (1 + z * z), "leaky": jax.nn.leaky_relu,
     }  # fmt: skip
@@ -230,3 +231,10 @@ def test_nothing_is_written_without_a_proof(tmp_path):
     assert proof.verdict == "undecided"
     with pytest.raises(sh.InputError, match="no proof"):
         proof.save(tmp_path / "no.json")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "shoal proof 1"}'])
+def test_a_malformed_file_is_said_to_be_one(text, tmp_path):
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(check.Fails):
+        check.check(tmp_path / "bad.json")

@@ -109,6 +109,22 @@ def test_2_a_shift_stopped_in_one_place_only_does_not_cancel():
     assert verdict(question(right, start, [1.0], [0.9], 0.1)) == "converges"
 
 
+def test_2_a_distance_that_is_cut_at_zero_is_itself_where_it_is_away_from_zero():
+    from shoal.attention import gaussian_kernel
+
+    def layer(w, _, x):
+        return gaussian_kernel(x[0] * w[0], x[1] * w[1], 0.7)[0]
+
+    x = (np.array([[1.0, 0.3]]), np.array([[-0.5, 0.2]]))
+    made = program(layer, (1.0, 1.0), (), x)
+    assert "negative" in kinds(made)
+    assert "stop" not in kinds(made)
+    apart = question(layer, (1.0, 1.0), [x], [[0.1985]], 0.1)
+    assert verdict(apart) == "converges"
+    same = (x[0], x[0])  # query and key coincide: the cut is reached
+    assert verdict(question(layer, (1.0, 1.0), [same], [[0.9]], 0.1)) == "undecided"
+
+
 def test_2_a_stopped_output_is_refused():
     made = question(lambda w, _, x: x * jax.lax.stop_gradient(w[0]), (0.5,), [1.0], [0.5], 0.5)
     assert verdict(made) == "undecided"
@@ -140,9 +156,10 @@ def test_3_a_derivative_rule_of_the_users_is_refused(function):
 
 
 def test_3_jaxs_own_rules_are_known_also_under_vmap():
-    for function in (jax.nn.relu, jax.nn.softplus, lambda x: jnp.logaddexp(x, 2 * x)):
-        program(lambda w, _, x: x * function(w[0]), (0.5,), (), 1.0)  # noqa: B023
-        program(lambda w, _, x: jax.vmap(jax.vmap(function))(x * w[0]), (np.ones((2, 3)),), (), 1.0)
+    for f in (jax.nn.relu, jax.nn.softplus, lambda x: jnp.logaddexp(x, 2 * x)):
+        program(lambda w, _, x, f=f: x * f(w[0]), (0.5,), (), 1.0)
+        twice = jax.vmap(jax.vmap(f))
+        program(lambda w, _, x, f=twice: f(x * w[0]), (np.ones((2, 3)),), (), 1.0)
 
 
 def test_3_a_custom_vjp_is_refused():

@@ -2,8 +2,8 @@ r"""Check a proof that `shoal prove --out` wrote, sharing no code with what wrot
 
 Reads ``proof.json`` and ``proof.npz`` (weights, data, a plain list of operations), encloses
 residual, Jacobian and second derivatives again, bounds derivatives on the stated ball again, and
-decides the theorem's inequalities with fractions. NumPy and the standard library only. The theory is
-in docs/theory/prove.md; rules have its numbers. ``python -m shoal.check proof.json`` works too.
+decides the theorem's inequalities with fractions. NumPy and the standard library only. The theory
+is in docs/theory/prove.md; rules have its numbers. ``python -m shoal.check proof.json`` works too.
 """
 
 import hashlib
@@ -16,24 +16,22 @@ from pathlib import Path
 import numpy as np
 
 # fmt: off
+# mypy: disable-error-code="call-arg,operator,assignment,var-annotated"
+# ruff: noqa: ARG005, D102, D103, N805, RUF007
 U, TINY = 2.0**-53, 1e-140
 NEVER = -np.inf
 
-
-class Fails(Exception):
+class Fails(Exception):  # noqa: N818
     """What is wrong with a proof."""
-
 
 def need(condition, why):
     """Fail unless a condition holds; nan does not."""
     if not condition:
         raise Fails(why)
 
-
 def up(x):
     """Round outward a short sum or product of nonnegative floats (longer ones add gamma)."""
     return x * (1 + 1e-11) + TINY
-
 
 class Ball:
     """Midpoints and radii (3.1)."""
@@ -43,7 +41,8 @@ class Ball:
 
     def __add__(a, b):
         m = a.m + b.m
-        return Ball(m, np.where(np.isneginf(m), 0, up(a.r + b.r + U * abs(m))))
+        masked = np.isneginf(a.m) | np.isneginf(b.m)  # overflow is not a mask
+        return Ball(m, np.where(masked, 0, up(a.r + b.r + U * abs(m))))
 
     def __neg__(a):
         return Ball(-a.m, a.r)
@@ -80,25 +79,27 @@ class Ball:
         return Ball(f(a.m), f(a.r))
 
     def ends(a):
-        return np.nextafter(a.m - a.r - TINY, -9e9), np.nextafter(a.m + a.r + TINY, 9e9)
+        return np.nextafter(a.m - a.r - TINY, NEVER), np.nextafter(a.m + a.r + TINY, -NEVER)
 
     def norm(a):
         top = abs(a.m) + a.r
         scale = max(float(top.max(initial=0)), TINY)
-        return float(up(up(np.sqrt(((top / scale) ** 2).sum())) * scale))
+        return float(up(up(np.sqrt(((top / scale) ** 2).sum())) * scale * (1 + 4 * top.size * U)))
 
     def least(a):
         """Lower bound of the Euclidean norm."""
         low = np.maximum(abs(a.m) - a.r, 0)
-        return float(max(np.sqrt((low**2).sum()) * (1 - 1e-11) - TINY, 0))
+        value = np.sqrt((low**2).sum()) * (1 - 1e-11 - 4 * low.size * U) - TINY
+        return float(max(value, 0)) if value < np.inf else 0.0
 
-
-def full(like, x):
-    return Ball(np.full(like.m.shape, x))
-
+def full(like, x): return Ball(np.full(like.m.shape, x))
 
 erf, erfc = np.vectorize(math.erf, otypes=[float]), np.vectorize(math.erfc, otypes=[float])
-logistic = lambda x: np.where(x > 0, 1 / (1 + np.exp(-abs(x))), 1 - 1 / (1 + np.exp(-abs(x))))  # noqa: E731
+
+def logistic(x):
+    s = 1 / (1 + np.exp(-abs(x)))
+    return np.where(x > 0, s, 1 - s)
+
 # name: value, largest slope on [low, high], absolute error beside 16 ulp
 FUNCTIONS = {
     "exp": (np.exp, lambda a, b: np.exp(b), 0), "expm1": (np.expm1, lambda a, b: np.exp(b), 0),
@@ -111,7 +112,6 @@ FUNCTIONS = {
     "softplus": (lambda x: np.maximum(x, 0) + np.log1p(np.exp(-abs(x))), lambda a, b: 1.0, 96 * U),
 }  # fmt: skip
 
-
 def apply(name, x):
     f, slope, error = FUNCTIONS[name]
     low, high = x.ends()
@@ -119,8 +119,8 @@ def apply(name, x):
     need(np.all(low > bound) or bound == NEVER, f"the argument of {name} may be too small")
     m = f(x.m)
     fixed = np.isneginf(x.m) & (x.r == 0)
-    return Ball(m, np.where(fixed, 0, up(33 * U * abs(m) + error + x.r * slope(low, high) * 1.0000001)))
-
+    r = up(33 * U * abs(m) + error + x.r * slope(low, high) * 1.0000001)
+    return Ball(m, np.where(fixed, 0, r))
 
 def slopes(name, x):
     """First and second derivative as balls."""
@@ -146,18 +146,13 @@ def slopes(name, x):
     s = full(x, 0.5) / y if name == "sqrt" else full(x, -0.5) * y / x
     return s, full(x, -0.5 if name == "sqrt" else -1.5) * s / x
 
-
 # A value with its first and second derivatives by all weights is a list [v, J, H]; None is zero.
-
 
 def plus(*parts):
     parts = [p for p in parts if p is not None]
     return sum(parts[1:], parts[0]) if parts else None
 
-
-def linear(f, u):
-    return [None if part is None else part.on(f) for part in u]
-
+def linear(f, u): return [None if part is None else part.on(f) for part in u]
 
 def bilinear(f, u, w, order):
     def g(a, b, turn=None):
@@ -170,25 +165,17 @@ def bilinear(f, u, w, order):
     second = plus(g(u[2], w[0]), g(u[0], w[2]), *cross)
     return [f(u[0], w[0]), plus(g(u[1], w[0]), g(u[0], w[1])), second]
 
-
 def compose(u, value, slope, bend, order):
     if u[1] is None:
         return [value, None, None]
     cross = u[1][:, None] * u[1][None] * bend if order > 1 else None
     return [value, u[1] * slope, plus(None if u[2] is None else u[2] * slope, cross)]
 
+def add(u, w): return [plus(a, b) for a, b in zip(u, w, strict=True)]
 
-def add(u, w):
-    return [plus(a, b) for a, b in zip(u, w, strict=True)]
+def mul(u, w, order): return bilinear(lambda a, b: a * b, u, w, order)
 
-
-def mul(u, w, order):
-    return bilinear(lambda a, b: a * b, u, w, order)
-
-
-def times(u, x, order):
-    return mul(u, [full(u[0], x), None, None], order)
-
+def times(u, x, order): return mul(u, [full(u[0], x), None, None], order)
 
 def power(x, n):
     found = full(x, 1)
@@ -196,11 +183,9 @@ def power(x, n):
         found = found * x
     return found if n >= 0 else full(x, 1) / found
 
-
 def raised(u, n, order):
     slope, bend = (full(u[0], c) * power(u[0], n - k) for k, c in ((1, n), (2, n * (n - 1))))
     return compose(u, power(u[0], n), slope, bend, order)
-
 
 def unary(name, u, order):
     if name == "silu":
@@ -211,15 +196,11 @@ def unary(name, u, order):
     derivatives = slopes(name, u[0]) if u[1] is not None else (None, None)
     return compose(u, apply(name, u[0]), *derivatives, order)
 
-
 def total(u, rows):
     return [None if p is None else p.on(lambda x: x.reshape(*x.shape[:-1], rows, -1)).sum()
             for p in u]
 
-
-def spread(u, count):
-    return linear(lambda x: np.repeat(x, count, -1), u)
-
+def spread(u, count): return linear(lambda x: np.repeat(x, count, -1), u)
 
 def gap(a, b):
     """Lower bound of |a - b|, entry by entry."""
@@ -227,18 +208,19 @@ def gap(a, b):
         apart = np.where(a.m == b.m, 0.0, abs(a.m - b.m))
     return np.where(np.isinf(apart), np.inf, apart * (1 - 1e-12) - up(a.r + b.r))
 
-
 def compare(op, a, b):
     need(np.all((gap(a, b) > 0) | ((a.r == 0) & (b.r == 0))), "a comparison is not decided")
     return getattr(np, {"gt": "greater", "lt": "less", "ge": "greater_equal", "le": "less_equal",
                         "eq": "equal", "ne": "not_equal"}[op["name"]])(a.m, b.m)
-
 
 def logic(op, *given):
     if op["name"] in ("all", "any"):
         return getattr(given[0].reshape(op["size"], -1), op["name"])(1)
     return {"not": np.logical_not, "and": np.logical_and, "or": np.logical_or}[op["name"]](*given)
 
+def below_zero(u, moves):
+    need(np.all(u[0].ends()[1] + up(moves) < 0), "a number that is cut at zero may reach zero")
+    return u
 
 def weight(op, weights):
     P, start = sum(w.size for w in weights), sum(w.size for w in weights[: op["block"]])
@@ -246,14 +228,12 @@ def weight(op, weights):
     J[start + np.arange(op["size"]), np.arange(op["size"])] = 1
     return [Ball(weights[op["block"]].ravel()), Ball(J), None]
 
-
 def take(op, u):
     at = op["index"]
     if not isinstance(u[0], Ball):
         return [u[0][at], None, None]
     found = linear(lambda x: np.where(at < 0, 0.0, x[..., at]), u)
     return [Ball(np.where(at < 0, op["fill"], found[0].m), found[0].r), *found[1:]]
-
 
 def join(given, P):
     parts = []
@@ -264,11 +244,9 @@ def join(given, P):
                           np.concatenate([p.r for p in each], -1)) if some else None)
     return parts
 
-
 def select(op, which, a, b, P):
     at = np.arange(op["size"]) + np.where(which[0], 0, op["size"])
     return linear(lambda x: x[..., at], join([a, b], P))
-
 
 def dot(op, u, w, order):
     b, m, k, n = op["sizes"]
@@ -280,28 +258,24 @@ def dot(op, u, w, order):
 
     return bilinear(product, u, w, order)
 
-
 def exponentials(op, u, order):
     shift = u[0].m.reshape(op["rows"], -1).max(1)
-    e = unary("exp", add(u, [Ball(-np.repeat(shift, u[0].m.size // op["rows"])), None, None]), order)
+    each = Ball(-np.repeat(shift, u[0].m.size // op["rows"]))
+    e = unary("exp", add(u, [each, None, None]), order)
     return e, total(e, op["rows"]), shift
-
 
 def softmax(op, u, order):
     e, sums, _ = exponentials(op, u, order)
     return mul(e, spread(raised(sums, -1, order), op["size"] // op["rows"]), order)
 
-
 def logsumexp(op, u, order):
     _, sums, shift = exponentials(op, u, order)
     return add(unary("log", sums, order), [Ball(shift), None, None])
-
 
 def centred(op, u, order):
     k = op["size"] // op["rows"]
     share = Ball(np.full(op["rows"], -1 / k), 2 * U / k)
     return add(u, spread(mul(total(u, op["rows"]), [share, None, None], order), k))
-
 
 def normalised(op, u, order):
     share = op["num"] / op["den"]
@@ -309,7 +283,6 @@ def normalised(op, u, order):
     level = mul(total(mul(u, u, order), op["rows"]), [share, None, None], order)
     level = add(level, [Ball(np.full(op["rows"], op["offset"])), None, None])
     return mul(u, spread(unary("rsqrt", level, order), op["size"] // op["rows"]), order)
-
 
 CENTRE = {  # operation, operands, order, weights, number of weights
     "weight": lambda op, g, o, w, P: weight(op, w),
@@ -333,9 +306,9 @@ CENTRE = {  # operation, operands, order, weights, number of weights
     "logic": lambda op, g, o, w, P: [logic(op, *(u[0] for u in g)), None, None],
     "finite": lambda op, g, o, w, P: [np.isfinite(g[0][0].m), None, None],
     "select": lambda op, g, o, w, P: select(op, *g, P),
+    "negative": lambda op, g, o, w, P: below_zero(g[0], 0.0),
 }
 MASKS = ("constant", "take", "join", "select", "add")
-
 
 def evaluate(program, weights, order):
     """Every value of a program, with derivatives."""
@@ -353,9 +326,7 @@ def evaluate(program, weights, order):
         found.append(new)
     return found
 
-
 # ----------------------------------------------------------------------- 3.2: eigenvalues, norms
-
 
 def eigen_above(A):
     """Upper bound of the largest eigenvalue of all symmetric matrices in a ball."""
@@ -373,7 +344,6 @@ def eigen_above(A):
             return float(np.nextafter(t + up(rest.norm() + extra), np.inf))
     raise Fails("an eigenvalue could not be bounded")
 
-
 def spectral(A):
     """Upper bound of the spectral norm of all matrices in a ball."""
     short = Ball(A.m if A.m.shape[0] <= A.m.shape[1] else A.m.T)
@@ -381,7 +351,6 @@ def spectral(A):
         return A.norm()
     top = eigen_above(short @ short.on(np.transpose))
     return min(A.norm(), float(up(up(np.sqrt(max(top, 0))) + Ball(A.r).norm())))
-
 
 def sigma(J):
     """Lower bound of the smallest singular value of all wide matrices in a ball."""
@@ -393,39 +362,29 @@ def sigma(J):
     need(error < 1, "the smallest singular value is lost in rounding")
     return float((1 - error) / spectral(X) * (1 - 1e-11) - TINY)
 
-
 def perron(S):
     """Upper bound of the largest eigenvalue of a nonnegative symmetric matrix."""
     x = abs(np.linalg.eigh(S)[1][:, -1])
     x = np.maximum(x, 1e-13 * x.max())
     return float(up(up((S @ x / x).max())))
 
-
 # ------------------------------------------------------------- 3.3: jets (d1, d2, d3) on one ball
-
 
 def root(x):
     r = float(np.sqrt(x))
     return r if Q(r) ** 2 == Q(x) else float(up(r))
 
+def length(x): return up(up(np.sqrt((x**2).sum(-1))))
 
-def length(x):
-    return up(up(np.sqrt((x**2).sum(-1))))
-
-
-def scaled(d, t):
-    return None if d is None else [x * t for x in d]
-
+def scaled(d, t): return None if d is None else [x * t for x in d]
 
 def stacked(*ds):
     ds = [d for d in ds if d is not None]
     return [np.sqrt(sum(x**2 for x in xs)) for xs in zip(*ds, strict=True)] if ds else None
 
-
 def symmetric(d2, d1):
     found = d2[:, :, None] * d1
     return found + found.transpose(0, 2, 1) + found.transpose(2, 0, 1)
-
 
 def product(a, b, A, B):
     """R4; A and B bound the factors on the ball."""
@@ -435,7 +394,6 @@ def product(a, b, A, B):
     return [a[0] * B + A * b[0], a[1] * B + A * b[1] + cross + cross.T,
             a[2] * B + A * b[2] + symmetric(a[1], b[0]) + symmetric(b[1], a[0])]
 
-
 def composed(d, M1, M2, M3):
     """R5; the M bound the outer function's derivatives."""
     if d is None:
@@ -444,17 +402,14 @@ def composed(d, M1, M2, M3):
     return [M1 * d[0], M1 * d[1] + M2 * pair,
             M1 * d[2] + M2 * symmetric(d[1], d[0]) + M3 * pair[:, :, None] * d[0]]
 
-
 def positive(a):
     need(a > 1e-60, "an argument or a denominator may reach zero on the ball")
     return a * (1 - 1e-13)
 
-
 def falling(a, p):
     """Bounds of the derivatives of x^p, where a is the end at which they are largest."""
-    c = np.abs([p, p * (p - 1), p * (p - 1) * (p - 2)])
+    c = [abs(x) for x in (p, p * (p - 1), p * (p - 1) * (p - 2))]
     return [c[k] * a ** (p - k - 1) * (1 + 1e-12) if c[k] else 0.0 for k in range(3)]
-
 
 def outer_slopes(name, low, high):
     z = max(low, -high, 0.0)
@@ -467,13 +422,13 @@ def outer_slopes(name, low, high):
         return 1 / a, 1 / a**2, 2 / a**3
     if name in ("sqrt", "rsqrt"):
         return falling(positive(low), 0.5 if name == "sqrt" else -0.5)
-    return {"tanh": (mu, min(0.76980036, 2 * mu), min(2.0, 4 * mu)), "sin": (1, 1, 1), "cos": (1, 1, 1),
+    return {"tanh": (mu, min(0.76980036, 2 * mu), min(2.0, 4 * mu)),
+            "sin": (1, 1, 1), "cos": (1, 1, 1),
             "logistic": (0.25, 0.09622504487, 0.125), "softplus": (1, 0.25, 0.09622504487),
             "erf": (1.1283791671, 0.9678828981, 2.2567583342),
             "erfc": (1.1283791671, 0.9678828981, 2.2567583342),
             "gelu": (1.1289041453, 0.7978845609, 0.7787696351),
             "silu": (1.0998393202, 0.5, 0.3081815159)}[name]
-
 
 def jets(program, values, rho, roots, norms):
     """The jet of a program's output on the ball of radius rho."""
@@ -498,8 +453,9 @@ def jets(program, values, rho, roots, norms):
         elif kind in ("add", "sub"):
             some = [x for x in g if x is not None]
             d = [sum(xs) for xs in zip(*some, strict=True)]
-        elif kind in ("neg", "centre"):
+        elif kind in ("neg", "centre", "negative"):
             d = g[0]
+            need(kind != "negative" or below_zero(values[op["inputs"][0]], mov[0]), "")
         elif kind == "mul":
             d = product(*g, *top)
         elif kind == "div":
@@ -507,14 +463,17 @@ def jets(program, values, rho, roots, norms):
             d = product(g[0], composed(g[1], *falling(a, -1)), top[0], up(1 / a))
         elif kind == "dot":
             b, m, k, n = op["sizes"]
-            U_, W = (max(spectral(x[i]) for i in range(b)) for x in
-                     (v[0].on(lambda z, s=(b, m, k): z.reshape(s)), v[1].on(lambda z, s=(b, k, n): z.reshape(s))))
-            d = product(*g, up(U_ + mov[0]), up(W + mov[1]))
+            left, right = (x.on(lambda z, s=s: z.reshape(s))
+                           for x, s in zip(v, ((b, m, k), (b, k, n)), strict=True))
+            top = [max(spectral(x[i]) for i in range(b)) for x in (left, right)]
+            d = product(*g, *(up(x + y) for x, y in zip(top, mov, strict=True)))
         elif kind == "sum":
             d = scaled(g[0], root(float(v[0].m.size // op["rows"])))
         elif kind == "unary":
             low, high = v[0].ends()
-            d = composed(g[0], *outer_slopes(op["name"], float(low.min() - up(mov[0])), float(up(abs(high.max())) * np.sign(high.max()) * 0 + np.nextafter(high.max() + up(mov[0]), np.inf))))
+            low, high = (np.nextafter(x, s) for x, s in (
+                (low.min() - up(mov[0]), NEVER), (high.max() + up(mov[0]), np.inf)))
+            d = composed(g[0], *outer_slopes(op["name"], float(low), float(high)))
         elif kind == "power" and op["exponent"] > 0:
             d = composed(g[0], *falling(top[0], op["exponent"]))
         elif kind == "power":
@@ -522,7 +481,8 @@ def jets(program, values, rho, roots, norms):
             d = composed(g[0], *falling(a, op["exponent"]))
         elif kind == "softmax":
             s = values[number][0]
-            d = composed(g[0], min(0.5, up((s.m + s.r).max() + 0.5 * mov[0])), 0.27216552697590873, 0.5)
+            most = min(0.5, up((s.m + s.r).max() + 0.5 * mov[0]))
+            d = composed(g[0], most, 0.27216552697590873, 0.5)
         elif kind == "logsumexp":
             d = composed(g[0], 1.0, 0.5, 0.27216552697590873)
         elif kind == "normalise":
@@ -530,7 +490,8 @@ def jets(program, values, rho, roots, norms):
             short = max(min(rows[i].least() for i in range(op["rows"])) - mov[0] * (1 + 1e-12), 0.0)
             share = op["num"] / op["den"]
             s = math.sqrt(positive((short**2 * share + op["offset"]) * (1 - 1e-12))) * (1 - 1e-12)
-            d = composed(g[0], up(1 / s), up(1.1547005384 * math.sqrt(up(share)) / s**2), up(3 * share / s**3))
+            bend = 1.1547005384 * math.sqrt(up(share)) / s**2
+            d = composed(g[0], up(1 / s), up(bend), up(3 * share / s**3))
         elif kind == "compare":
             need(gap(*v).min(initial=np.inf) > up(mov[0] + mov[1]), "a kink is within reach")
         else:
@@ -544,20 +505,17 @@ def jets(program, values, rho, roots, norms):
     need(found[program["output"]] is not None, "the outputs do not depend on the weights")
     return found[program["output"]]
 
-
 def together(parts, largest):
     joint = largest(np.sqrt(sum(x**2 for x in parts)) * (1 + 1e-12))
     return min(joint, float(up(math.sqrt(sum(largest(x) ** 2 for x in parts)))))
 
-
 # -------------------------------------------------------------------------------- the theorems
-
 
 def bounds(proof, arrays):
     """Everything that the theorems need, from the programs alone."""
     weights, roots = arrays["weights"], np.array([root(a) for a in proof["ratios"]])
     order = 2 if "output" in proof["level"] else 1
-    r, J, outputs, dd, gram, curve, at = [], [], [], [], 0, 0, 0
+    r, J, dd, gram, curve = [], [], [], None, None
     scale = Ball(np.repeat(np.sqrt(proof["ratios"]), [w.size for w in weights]))
     scale = Ball(scale.m, up(4 * U * scale.m))
     P, starts = scale.m.size, np.cumsum([0, *(w.size for w in weights)])
@@ -568,28 +526,29 @@ def bounds(proof, arrays):
         norms = {}
         for n in program["anchors"] if "nodes" in proof["level"] else ():
             D = values[n][1]
-            norms[n] = np.array([0.0 if D is None else spectral(D[a:b]) for a, b in zip(starts, starts[1:], strict=False)])
+            norms[n] = np.array([0.0 if D is None else spectral(D[a:b])
+                                 for a, b in zip(starts[:-1], starts[1:], strict=True)])
         dd.append(jets(program, values, proof["radius"], roots, norms))
         r.append(out[0] - Ball(y))
         J.append((out[1] * scale[:, None]).on(np.transpose))
         if order > 1:
-            H = Ball(np.zeros((P, P, y.size))) if out[2] is None else out[2] * scale[:, None, None] * scale[None, :, None]
+            H = Ball(np.zeros((P, P, y.size))) if out[2] is None else out[2]
+            H = H * scale[:, None, None] * scale[None, :, None]
             flat = H.on(lambda z: z.reshape(P, -1))
-            gram = plus(*([gram] if at else []), flat @ flat.on(np.transpose))
-            curve = plus(*([curve] if at else []), (H @ r[-1][:, None])[..., 0])
-        at += 1
-    whole = lambda xs: Ball(np.concatenate([x.m for x in xs]), np.concatenate([x.r for x in xs]))  # noqa: E731
-    r, J, rho = whole(r), whole(J), proof["radius"]
+            gram = plus(gram, flat @ flat.on(np.transpose))
+            curve = plus(curve, (H @ r[-1][:, None])[..., 0])
+    rho = proof["radius"]
+    residual, jacobian = (Ball(np.concatenate([x.m for x in xs]), np.concatenate([x.r for x in xs]))
+                          for xs in (r, J))
     d1 = np.array([d[0] for d in dd])
     L = together([d[1] for d in dd], perron)
     K = together([d[2] for d in dd], lambda d: float(length(np.array([perron(x) for x in d]))))
     if order > 1:
         L = min(L, up(up(math.sqrt(max(eigen_above(gram), 0))) + up(rho * K)))
-    norm = spectral(J)
+    norm = spectral(jacobian)
     beta = min(up(math.sqrt(perron(up(d1.T @ d1)))), up(norm + up(L * rho)))
-    return {"r": r, "J": J, "residual": r.norm(), "jacobian_norm": norm, "beta": float(beta), "L": float(L),
-            "K": K, "curve": curve}
-
+    return {"r": residual, "J": jacobian, "residual": residual.norm(), "jacobian_norm": norm,
+            "beta": float(beta), "L": float(L), "K": K, "curve": curve}
 
 def contraction(proof, b):
     """P1."""
@@ -600,12 +559,11 @@ def contraction(proof, b):
     psi = Q(s) * rho - L * rho**2 / 2
     need(alpha > 0, "sigma - L radius is not positive")
     need(c > 0, "the step is too long: c is not positive")
-    need(r < c * psi, f"the residual is not below c Psi, {float(r):.6g} against {float(c * psi):.6g}")
+    need(r < c * psi, f"the residual {float(r):.6g} is not below c Psi = {float(c * psi):.6g}")
     later = max(abs(1 - h * x**2) for h in (low, high) for x in (alpha, beta))
-    found = {"residual": r, "jacobian_norm": Q(b["jacobian_norm"]), "sigma": Q(s), "beta": beta, "L": L,
-             "alpha": alpha, "c": c, "reach": c * psi, "step_low": low, "step_high": high}
+    found = {"residual": r, "jacobian_norm": Q(b["jacobian_norm"]), "sigma": Q(s), "beta": beta,
+             "L": L, "alpha": alpha, "c": c, "reach": c * psi, "step_low": low, "step_high": high}
     return found, (1 - c * low * alpha**2, later), (Q(0), Q(0))
-
 
 def minimum(proof, b):
     """P2."""
@@ -615,8 +573,10 @@ def minimum(proof, b):
     hessian = (J.on(np.transpose) @ J + b["curve"]) * s
     low, high = -eigen_above(-hessian), eigen_above(hessian)
     g = ((r[None] @ J)[0] * s).norm()
-    risk = [Q(0.5) * Q(x) * Q(y) ** 2 for x, y in zip(proof["scale"], (r.least(), r.norm()), strict=True)]
-    M = up(proof["scale"][1] * up(3 * b["beta"] * b["L"] + (b["residual"] + b["beta"] * proof["radius"]) * b["K"]))
+    sides = zip(proof["scale"], (r.least(), r.norm()), strict=True)
+    risk = [Q(0.5) * Q(x) * Q(y) ** 2 for x, y in sides]
+    reach = b["residual"] + b["beta"] * proof["radius"]
+    M = up(proof["scale"][1] * up(3 * b["beta"] * b["L"] + reach * b["K"]))
     rho, eta = Q(proof["radius"]), Q(proof["step_size"])
     m, top = Q(low) - Q(M) * rho, Q(high) + Q(M) * rho
     need(m > 0, "the Hessian is not positive on the ball")
@@ -625,27 +585,27 @@ def minimum(proof, b):
     least = risk[0] - Q(g) ** 2 / (2 * m)
     need(least > 0, "the limiting risk may be zero")
     q = max(abs(1 - eta * m), abs(1 - eta * top))
-    found = {"gradient": Q(g), "lambda_min": Q(low), "lambda_max": Q(high), "beta": Q(b["beta"]), "L": Q(b["L"]),
-             "K": Q(b["K"]), "M": Q(M), "m": m, "Lambda": top, "residual": Q(b["residual"])}
+    found = {k: Q(b[k]) for k in ("beta", "L", "K", "residual")}
+    found |= {"gradient": Q(g), "lambda_min": Q(low), "lambda_max": Q(high), "M": Q(M), "m": m,
+              "Lambda": top}
     return found, (q, q), (least, risk[1])
-
 
 def close(claimed, found, what):
     """A claimed number must be what was found here, to six digits."""
     need(isinstance(claimed, (int, float)), f"{what} is missing")
-    need(abs(Q(claimed) - found) <= abs(found) / 10**6 + Q(1, 10**9), f"{what} is stated as {claimed:.9g}, and is {float(found):.9g}")
-
+    need(math.isfinite(claimed) and abs(Q(claimed) - found) <= abs(found) / 10**6 + Q(1, 10**9),
+         f"{what} is stated as {claimed:.9g}, and is {float(found):.9g}")
 
 def digest(array):
     return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()
-
 
 def read(path):
     """A proof and its arrays, if all hashes fit."""
     proof = json.loads(Path(path).read_text())
     need(proof.get("format") == "shoal proof 1", "this is not a proof of shoal")
     body = json.dumps({k: v for k, v in proof.items() if k != "sha256"}, sort_keys=True)
-    need(hashlib.sha256(body.encode()).hexdigest() == proof["sha256"], "the hash of the file differs")
+    seal = hashlib.sha256(body.encode()).hexdigest()
+    need(seal == proof.get("sha256"), "the hash of the file differs")
     with np.load(Path(path).with_suffix(".npz"), allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     need(set(arrays) == set(proof["arrays"]), "arrays are missing")
@@ -653,22 +613,30 @@ def read(path):
         need(digest(array) == proof["arrays"][name], f"the hash of the array {name} differs")
     programs = []
     for text in proof["programs"]:
-        ops = [op | {k: arrays[op[k]] for k in ("value", "index") if k in op} for op in text["operations"]]
+        ops = [op | {k: arrays[op[k]] for k in ("value", "index") if k in op}
+               for op in text["operations"]]
         programs.append(text | {"operations": ops})
-    made = {"weights": [arrays[n] for n in proof["weights"]], "targets": [arrays[n] for n in proof["targets"]],
+    made = {"weights": [arrays[n] for n in proof["weights"]],
+            "targets": [arrays[n] for n in proof["targets"]],
             "programs": [programs[k] for k in proof["samples"]]}
     return proof, made
 
-
 def check(path):
     """The verdict that was checked; `Fails` says what is wrong."""
-    proof, arrays = read(path)
+    try:
+        return decided(*read(path))
+    except (KeyError, IndexError, TypeError, ValueError, OSError, np.linalg.LinAlgError) as error:
+        raise Fails(f"the file is malformed ({error!r})") from None
+
+def decided(proof, arrays):
     positive_numbers = [proof["step_size"], *proof["scale"], *proof["ratios"], proof["radius"]]
     need(all(0 < x < math.inf for x in positive_numbers) and proof["scale"][0] <= proof["scale"][1],
          "the step, the radius, the scale or a ratio is not positive")
-    need(len(proof["ratios"]) == len(arrays["weights"]) and len(arrays["programs"]) > 0, "blocks do not fit")
-    theorem = {("converges", "P1"): contraction, ("stuck", "P2"): minimum}.get((proof["verdict"], proof["theorem"]))
-    need(theorem is not None, f"{proof['theorem'] or 'an undecided proof'} is not checked by this program")
+    need(len(proof["ratios"]) == len(arrays["weights"]) > 0, "blocks and ratios do not fit")
+    need(len(arrays["programs"]) == len(arrays["targets"]) > 0, "samples and targets do not fit")
+    kind = proof["verdict"], proof["theorem"]
+    need(kind in (("converges", "P1"), ("stuck", "P2")), f"{kind} is not checked by this program")
+    theorem = contraction if kind[1] == "P1" else minimum
     with np.errstate(all="ignore"):
         found, rate, risk = theorem(proof, bounds(proof, arrays))
     for name, value in found.items():
@@ -677,7 +645,6 @@ def check(path):
         for one, value in zip(claimed, values, strict=True):
             close(one, value, name)
     return proof["verdict"]
-
 
 if __name__ == "__main__":
     try:

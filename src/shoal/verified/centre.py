@@ -216,6 +216,12 @@ def _truth(value: np.ndarray) -> Taylor:
     return Taylor(value, {}, {})
 
 
+def _negative(u: Taylor) -> Taylor:
+    if not np.all(u.value.mid + balls.up(u.value.rad) < 0):
+        raise Refusal("a number that is cut at zero is not below zero")
+    return u
+
+
 def _stopped(op: Operation, *_: Any) -> Taylor:
     raise Refusal("stop_gradient of something that depends on weights, and that does not cancel")
 
@@ -246,5 +252,6 @@ RULES: dict[str, Rule] = {
     "logic": lambda op, g, w, order: _truth(_logic(op, g)),
     "finite": lambda op, g, w, order: _truth(_finite(*g)),
     "select": lambda op, g, w, order: _select(op, g),
+    "negative": lambda op, g, w, order: _negative(g[0]),
     "stop": _stopped,
 }

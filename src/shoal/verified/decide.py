@@ -108,7 +108,7 @@ def _attempts(
         if level == "output" and minimum and curve is not None:
             tried = stuck(question, used, bound, curve, label)
             if early is not None and tried.verdict == "undecided":
-                both = f"{early.reason[:-1]}; {tried.reason[:1].lower()}{tried.reason[1:]}"
+                both = f"{early.reason[:-1]}; and {tried.reason}"
                 early = early._replace(reason=both, constants=early.constants | tried.constants)
             else:
                 yield tried

@@ -281,7 +281,7 @@ def _reciprocal(walk: Walk, number: int, jet: Jet | None, n: int) -> tuple[np.nd
     walk.require(a > 1e-60, "a denominator may reach zero")
     a = np.where(a > 1e-60, a, 1.0) * (1 - 1e-13)
     slopes = n * a ** (-n - 1), n * (n + 1) * a ** (-n - 2), n * (n + 1) * (n + 2) * a ** (-n - 3)
-    return a**-n, slopes  # type: ignore[return-value]
+    return a**-n, slopes
 
 
 def _quotient(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
@@ -362,6 +362,13 @@ def _largest(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> 
     return given[0]
 
 
+def _negative(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
+    if given[0] is not None:
+        high = walk.range(op.inputs[0], given[0])[1]
+        walk.require(high < 0, "a number that is cut at zero may reach zero")
+    return given[0]
+
+
 def _select(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     which = walk.values[op.inputs[0]]
     if which.all() or not which.any():
@@ -408,4 +415,5 @@ RULES: dict[str, Rule] = {
     "logic": lambda *_: None,
     "finite": lambda *_: None,
     "select": _select,
+    "negative": _negative,
 }

@@ -214,7 +214,9 @@ class Patterns:
         return number
 
     def _sum(self, a: int, b: int) -> int | None:
-        """``log(sum exp(z - c)) + c``."""
+        """``log(sum exp(z - c)) + c``, and ``x + stop_gradient(min(x, 0) - x)``."""
+        if self._is_cut_at_zero(a, b):
+            return self.emit("negative", (a,), self.operations[a].size)
         rows, opaque = self.tags.get(a), self.tags.get(b)
         if not (isinstance(rows, Rows) and rows.log and isinstance(opaque, Opaque)):
             return None
@@ -223,6 +225,22 @@ class Patterns:
         if not (rows.shift[rows.at] == opaque.at).all():
             return None
         return self.take(self._log_sum_exp(rows), rows.at)
+
+    def _is_cut_at_zero(self, a: int, b: int) -> bool:
+        """Whether b is ``stop_gradient(min(a, 0) - a)``: value min(a, 0), derivative that of a."""
+
+        def made(number: int, kind: str, **options: Any) -> tuple[int, ...]:
+            op = self.operations[number]
+            fits = op.kind == kind and all(op.options[k] == v for k, v in options.items())
+            return op.inputs if fits else ()
+
+        apart = made(made(b, "stop")[0], "sub") if made(b, "stop") else ()
+        if not apart or apart[1] != a or not (chosen := made(apart[0], "select")):
+            return False
+        which, low, zero = chosen
+        return (
+            low == a and self.literal(zero) == 0 and made(which, "compare", name="lt") == (a, zero)
+        )
 
     def _difference(self, a: int, b: int) -> int | None:
         """``x - mean(x)``, or ``(z - c) - log(sum exp(z - c))``."""

@@ -75,7 +75,7 @@ def _transpose(params: Any, index: np.ndarray) -> np.ndarray:
 
 @_movement("broadcast_in_dim")
 def _broadcast(params: Any, index: np.ndarray) -> np.ndarray:
-    shape, at = params["shape"], params["broadcast_dimensions"]
+    shape, at = params["shape"], tuple(map(int, params["broadcast_dimensions"]))
     return np.broadcast_to(
         index.reshape([shape_of(index, at, axis) for axis in range(len(shape))]), shape
     )

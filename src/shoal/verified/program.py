@@ -28,6 +28,7 @@ compare        predicate ``name`` (gt, ge, lt, le, eq, ne) of two arrays
 logic          ``name`` (and, or, not, all, any) of predicates
 finite         predicate that is true where the operand is a number
 select         second operand where the predicate is true, else the third
+negative       the operand, all of whose entries must be below zero, or it is refused
 stop           the operand, whose derivative JAX does not see: refused
 =============  =================================================================================
 """

@@ -1,7 +1,7 @@
 r"""Suprema of the first three derivatives of functions, over the values that are taken on a ball.
 
 Each entry of `SLOPES` is a function of the walk (which gives up radii where it is not defined) and
-of the ends of the values' range, one pair for each radius. Proofs: docs/theory/prove.md, section 3.3.
+of the ends of the values' range, one pair for each radius. Proofs: docs/theory/prove.md, 3.3.
 Decimals are rounded up.
 """
 
