@@ -625,7 +625,7 @@ def check(path):
     """The verdict that was checked; `Fails` says what is wrong."""
     try:
         return decided(*read(path))
-    except (KeyError, IndexError, TypeError, ValueError, OSError, np.linalg.LinAlgError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
         raise Fails(f"the file is malformed ({error!r})") from None
 
 def decided(proof, arrays):

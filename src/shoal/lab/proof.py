@@ -361,10 +361,17 @@ def _first_certain(prover: _Prover, run: "Run", row: int) -> tuple[Decision, int
     """Bisection over the records of a run, replayed from its first weights."""
     steps, points = _replayed(run, row)
     last = len(steps) - 1
-    best, seen = prover(points(last)), prover.seen()
+    best, seen, high = prover(points(last)), prover.seen(), last
+    for share in (1 / 2, 3 / 4, 1 / 4, 7 / 8, 5 / 8, 3 / 8):  # the end may lie on a kink
+        if best.verdict != "undecided" or last < 8:
+            break
+        found = prover(points(int(share * last)))
+        if found.verdict != "undecided":
+            best, seen, high = found, prover.seen(), int(share * last)
     if best.verdict == "undecided":
+        prover.asked, prover.used, prover.params = seen
         return best, int(steps[last]), ""
-    low, high = -1, last
+    low = -1
     while high - low > 1:
         middle = (low + high) // 2
         found = prover(points(middle))
