@@ -16,6 +16,7 @@ import numpy as np
 
 import shoal as sh
 from shoal.lab.proof import question_of
+from shoal.verified.balls import Refusal
 from shoal.verified.facts import facts, on_balls, second
 
 rng = np.random.default_rng(0)
@@ -178,6 +179,10 @@ def looseness(setup, run):
     ends = jax.tree.map(lambda W: W[0], run.params)
     with jax.enable_x64(True):
         question = question_of(one, ends, 1.0).question
+    try:
+        facts(question)
+    except Refusal:
+        return []  # the end lies on a kink
     seen, radius = bend(one, ends), np.array([1e-9])
     plain = on_balls(question, facts(question), radius).L[0]
     found = facts(question, nodes=True)

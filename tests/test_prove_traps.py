@@ -512,3 +512,5 @@ def test_18_equality_proves_nothing():
     slow = fate.contraction(1e-20, 1e-12, 1e-12, 0.0, one, 1.0)
     assert slow.factor == np.nextafter(1.0, 2) or slow.factor == 1.0  # rounded up, never below
     assert fate.contraction(0.5, 1.0, float("nan"), 0.0, one, 1.0) is None
+    huge = fate.contraction(1e300, 1e300, 1e300, 1e300, Range(1e300, 1e300), 1e300)
+    assert not huge.holds  # beyond the floats, and no error

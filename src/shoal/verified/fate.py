@@ -5,8 +5,11 @@ computed with fractions, so no rounding decides; results are rounded to the safe
 """
 
 import math
+import sys
 from fractions import Fraction
 from typing import NamedTuple
+
+MOST = Fraction(sys.float_info.max)
 
 
 class Range(NamedTuple):
@@ -23,12 +26,16 @@ def _fractions(*numbers: float) -> list[Fraction] | None:
 
 def above(number: Fraction) -> float:
     """The least float that is not below."""
+    if abs(number) > MOST:
+        return math.inf if number > 0 else -sys.float_info.max
     found = float(number)
     return found if Fraction(found) >= number else math.nextafter(found, math.inf)
 
 
 def below(number: Fraction) -> float:
     """The largest float that is not above."""
+    if abs(number) > MOST:
+        return -math.inf if number < 0 else sys.float_info.max
     found = float(number)
     return found if Fraction(found) <= number else math.nextafter(found, -math.inf)
 
