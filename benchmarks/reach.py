@@ -129,12 +129,15 @@ CASES = {
     "two residual blocks": (lambda: qin(num_layers=2), 4000, None),
     "trap, softmax": (trap, 4000, 0.5),
     "wu2023": (
-        lambda: sh.setup("wu2023", num_samples=6, num_tokens=2, dim=8, width=64), 3000, None),
+        lambda: sh.setup("wu2023", num_samples=6, num_tokens=2, dim=8, width=64, seeds=[1]),
+        1500, None),
     "song2024": (lambda: sh.setup("song2024"), 5000, None),
-    "arda2026": (lambda: sh.setup("arda2026", radius=None), 5000, None),
+    "arda2026": (
+        lambda: sh.setup("arda2026", radius=None, num_samples=6, num_tokens=4, num_heads=16),
+        5000, 0.05),
     "qin2025": (lambda: sh.setup("qin2025"), 500, None),
     "PyTorch encoder, 2 layers": (torch_encoder, 3000, None),
-    "MLP, tanh, 2000 weights": (lambda: tanh_network(333), 3000, 0.02),
+    "MLP, tanh, 2000 weights": (lambda: tanh_network(333), 3000, None),
 }  # fmt: skip
 
 

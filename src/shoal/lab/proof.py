@@ -434,6 +434,8 @@ def _replayed(run: "Run", row: int) -> tuple[np.ndarray, Any]:
     ends = trees.blocks(run.params)
     for name, path in blocks.items():
         kept = np.asarray(ends[name])[row]
+        if not np.isfinite(path[-1]).all():
+            raise InputError("the run diverged; train with a smaller step.")
         scale = float(np.max(np.abs(path[-1]), initial=0.0)) + 1e-300
         if not np.max(np.abs(kept - path[-1])) <= 1e-6 * scale:
             raise InputError(
