@@ -20,6 +20,7 @@ _PLACES = {
     "landscapes": "landscape",
     "lab.run": "train Run load",
     "lab.theorem": "certify Theorem",
+    "lab.proof": "prove Proof",
     "lab.setup": "Setup",
     "lab.own": "per_sample",
     "lab.watch": "watch",
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from shoal.lab.diagnosis import diagnose
     from shoal.lab.own import per_sample
     from shoal.lab.paper import Paper
+    from shoal.lab.proof import Proof, prove
     from shoal.lab.run import Run, load, train
     from shoal.lab.setting import Data, Setting, Static, Traced
     from shoal.lab.setup import Setup

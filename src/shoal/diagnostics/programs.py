@@ -34,7 +34,8 @@ class Constant(NamedTuple):
     value: Any
 
 
-def _inner(equation: Any, inlined: tuple[str, ...]) -> ClosedJaxpr | None:
+def called_jaxpr(equation: Any, inlined: tuple[str, ...] = INLINED) -> ClosedJaxpr | None:
+    """The body of an equation that only calls another jaxpr; None for all others."""
     if equation.primitive.name not in inlined:
         return None
     for name in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
@@ -63,8 +64,8 @@ def flat_program(
 
         for equation in inner.jaxpr.eqns:
             inputs = [value(atom) for atom in equation.invars]
-            here = _place(equation) or place
-            if (called := _inner(equation, inlined)) is not None:
+            here = place_of(equation) or place
+            if (called := called_jaxpr(equation, inlined)) is not None:
                 outputs = run(called, inputs, here)
             else:
                 outputs = [next(count) for _ in equation.outvars]
@@ -90,7 +91,7 @@ def computed(op: Operation, values: dict[int, Any]) -> list[Any]:
     return out if primitive.multiple_results else [out]
 
 
-def _place(equation: Any) -> str:
+def place_of(equation: Any) -> str:
     """The module path or the line of source that made an operation."""
     if path := str(equation.source_info.name_stack):
         return path
