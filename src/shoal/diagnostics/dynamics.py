@@ -80,8 +80,11 @@ def _hessian(function: Risk, point: Float[Array, " P"]) -> Callable[[Array], Arr
 
 
 def _vectors(size: int, wanted: int) -> int:
-    """How many Lanczos vectors of a model fit into 1 GiB: as many as wanted, but at least 8."""
-    return max(8, min(wanted, 2**27 // size))
+    """How many Lanczos vectors of a model fit into 1 GiB: as many as wanted, but at least 6.
+
+    The iteration holds about three copies of them.
+    """
+    return max(6, min(wanted, 2**27 // (3 * size)))
 
 
 def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: float = 1e-4) -> Probe:
