@@ -134,12 +134,12 @@ def test_claims_make_a_ledger_that_is_not_made_twice(shoal):
 
 def test_an_edited_paper_is_measured_again(shoal):
     shutil.copy(TOY, "mine.py")
-    papers._from_file.cache_clear()
+    papers._module.cache_clear()
     text = Path("mine.py").read_text().replace("doe2024", "mine2024")
     Path("mine.py").write_text(text)
     (first,) = shoal("claims", "mine.py.gain_helps", "--out", "a")
     Path("mine.py").write_text(text.replace("num_steps=20", "num_steps=10"))
-    papers._from_file.cache_clear()
+    papers._module.cache_clear()
     (second,) = shoal("claims", "mine.py.gain_helps", "--out", "b")
     assert first["id"] == second["id"] == "mine2024.gain_helps"
     assert first["effect"] != second["effect"]
