@@ -169,11 +169,20 @@ def _ranked(
         if tell is not None and cause.remedies:
             tell(f"trying: {cause.remedies[0].words}")
             cause = _with_trial(look, cause)
-        helped = cause.trial is not None and cause.trial.factor >= wanted
-        (causes if helped else others).append(cause)
+        if cause.trial is None or cause.trial.factor < wanted:
+            others.append(cause)
+            continue
+        # a part of what an earlier suspect would mend: the whole is the cause, if it helps at all
+        whole = next((o for o in others if cause.key in o.explains and _helps(o)), cause)
+        others = [o for o in others if o is not whole]
+        causes.append(whole)
     beside = [c for c in others if word not in HEALTHY and (c.trial is None or c.key in STRUCTURAL)]
     beside = [c for c in beside if not any(c.key in other.explains for other in causes)]
     return (*causes, *beside), tuple(cause for cause in others if cause not in beside)
+
+
+def _helps(cause: Cause) -> bool:
+    return cause.trial is not None and cause.trial.factor >= HELPS
 
 
 def _with_trial(look: Look, cause: Cause) -> Cause:
