@@ -4,9 +4,14 @@ What people bring: ``.npz`` arrays and IDX images (MNIST, Fashion-MNIST), plain 
 folders that shoal itself writes live in `store`.
 """
 
+import atexit
+import contextlib
+import functools
 import gzip
 import math
 import os
+import stat
+import sys
 import tempfile
 import zipfile
 import zlib
@@ -32,11 +37,74 @@ def _existing(path: str | Path) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where what can be made again is kept: $SHOAL_CACHE_DIR, or the user's cache folder."""
+    """Where what can be made again is kept: $SHOAL_CACHE_DIR, or the user's cache folder.
+
+    What lies there is believed, and libraries among it are run. If somebody else could write there,
+    an empty folder takes its place until the process ends.
+    """
     import platformdirs
 
     chosen = os.environ.get("SHOAL_CACHE_DIR")
-    return Path(chosen) if chosen else platformdirs.user_cache_path("shoal")
+    return _private(Path(chosen) if chosen else platformdirs.user_cache_path("shoal"))
+
+
+@functools.cache
+def _private(folder: Path) -> Path:
+    with contextlib.suppress(OSError):  # what cannot be made cannot be written to either
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    reason = others_can_write(folder)
+    if reason is None:
+        return folder
+    sys.stderr.write(f"shoal: the cache {str(folder)!r} is not used: {reason}.\n")
+    own = tempfile.TemporaryDirectory(prefix="shoal-cache-")
+    atexit.register(own.cleanup)
+    return Path(own.name)
+
+
+def others_can_write(path: Path) -> str | None:
+    """Who, besides this user and root, could change what is found at a path; None if nobody can.
+
+    Folders above count too: who can write there can put another folder in the place of this one,
+    unless only owners may rename (the sticky bit, as in /tmp).
+    """
+    if not hasattr(os, "getuid"):
+        return None
+    try:
+        whole = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return None  # nothing is there
+    me = os.getuid()
+    for place in (whole, *whole.parents):
+        about = place.stat()
+        if about.st_uid not in (me, 0) or (place == whole and about.st_uid != me):
+            return f"{str(place)!r} belongs to another user"
+        if about.st_mode & stat.S_ISVTX and place != whole:
+            continue
+        by_group = about.st_mode & 0o020 and not _alone_in(about.st_gid)
+        if by_group or about.st_mode & 0o002:
+            return f"other users can write to {str(place)!r} (chmod go-w)"
+    return None
+
+
+def _alone_in(group: int) -> bool:
+    """Whether a group is the user's own, as many systems give one to each user."""
+    import grp
+    import pwd
+
+    try:
+        user, about = pwd.getpwuid(os.getuid()), grp.getgrgid(group)
+    except KeyError:
+        return False
+    return group == user.pw_gid and about.gr_name == user.pw_name and not about.gr_mem
+
+
+def read_regular(path: Path) -> bytes:
+    """The bytes of a file; a link, pipe or device is an error, and nothing waits for it."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError("it is not a regular file")
+        return file.read()
 
 
 def _sizes(path: str | Path) -> dict[str, int]:

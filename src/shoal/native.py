@@ -22,7 +22,7 @@ from pathlib import Path
 
 import jax
 
-from shoal.files import cache_folder, write_aside
+from shoal.files import cache_folder, others_can_write, write_aside
 
 WORDS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=gnu11", "-shared", "-fPIC")
 REAL = {"float32": "float", "float64": "double"}
@@ -70,9 +70,13 @@ def _compiler() -> list[str] | None:
 
 
 def _loaded(path: Path) -> ctypes.CDLL | None:
-    """A library whose bytes are those that were written; a damaged one could kill the process."""
+    """A library whose bytes are those that were written, and that nobody else could change.
+
+    A damaged one could kill the process.
+    """
     with contextlib.suppress(OSError):
-        if _digest(path) == path.with_suffix(".sha256").read_text():
+        trusted = others_can_write(path) is None
+        if trusted and _digest(path) == path.with_suffix(".sha256").read_text():
             return ctypes.CDLL(str(path))
     return None
 

@@ -5,6 +5,7 @@ import functools
 import inspect
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -492,6 +493,46 @@ def _sigterm_interrupts() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
 
 
+GRACE = 3.0
+"""Seconds that a command has to stop by itself; a long call into XLA cannot be interrupted."""
+
+
+@contextlib.contextmanager
+def last_resort() -> Iterator[None]:
+    """End the process if it does not react to Ctrl-C or SIGTERM, and its workers with it.
+
+    Python's handlers run between two instructions of Python, so not during a long call of compiled
+    code; the byte that Python writes for every signal is seen at once by another thread. Results
+    appear on disk whole or not at all, so that nothing is half-written.
+    """
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    done = threading.Event()
+
+    def wait() -> None:
+        while number := ours.recv(1):
+            if number[0] in (signal.SIGINT, signal.SIGTERM) and not done.wait(GRACE):
+                _kill_children()
+                os.write(2, f"shoal: stopped{_after_a_stop()}\n".encode())
+                os._exit(128 + number[0])
+
+    threading.Thread(target=wait, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+        signal.set_wakeup_fd(before)
+        theirs.close()
+
+
+def _kill_children() -> None:
+    for listed in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in listed.read_text().split():
+                os.kill(int(child), signal.SIGKILL)
+
+
 def _after_a_stop() -> str:
     """What an interrupted command leaves behind, and how to continue."""
     command = words[0] if words else ""
@@ -518,4 +559,6 @@ def entry() -> None:
     # LAPACK's threads spin for tens of milliseconds after each small call, on cores that training
     # needs; this must be said before NumPy is loaded
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    sys.exit(main())
+    with last_resort():
+        code = main()
+    sys.exit(code)

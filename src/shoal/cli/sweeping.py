@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,9 +13,10 @@ from rich.markup import escape
 
 from shoal import console, workers
 from shoal.cli.commands import answer, command_line
+from shoal.disk import asking
 from shoal.disk import sweeps as folders
 from shoal.disk.runs import write_whole
-from shoal.errors import InputError, nearest
+from shoal.errors import InputError
 from shoal.runtime import cores
 from shoal.sweeps import cluster, grid
 from shoal.sweeps.batches import divide, estimate, failure
@@ -198,17 +198,16 @@ def show_run(path: Path, run: str, *, json: bool) -> None:
 
 
 def query(path: Path, sql: str, *, json: bool) -> None:
-    """``shoal query``: SQL over the table ``runs``."""
-    table = folders.frame(path)
-    try:
-        rows = pl.SQLContext({"runs": table}, eager=True).execute(sql)
-    except (pl.exceptions.PolarsError, ValueError) as error:
-        reason = str(error).splitlines()[0].partition("; valid columns")[0]
-        words = [word for word in re.findall(r"\w+", reason) if word in sql.split()]
-        missing = words[-1] if words and "column" in reason else ""
-        hint = nearest(missing, table.columns) if missing else "the table is `runs`."
-        raise InputError(f"{sql[:80]!r}: {reason}; {hint}") from None
+    """``shoal query``: SQL over the table ``runs``, and over nothing else."""
+    rows = asking.ask(path, sql)
     answer(rows.to_dicts() if json else None, [_shown(rows)], json=json)
+
+
+def _harmless(name: str) -> pl.Expr:
+    """A column of words in which a spreadsheet finds no formula: those get a quote before them."""
+    words = pl.col(name)
+    quoted = pl.concat_str(pl.lit("'"), words)
+    return pl.when(words.str.contains(r"^[=+\-@\t\r]")).then(quoted).otherwise(words).alias(name)
 
 
 def export(path: Path, out: Path, *, json: bool) -> None:
@@ -218,7 +217,9 @@ def export(path: Path, out: Path, *, json: bool) -> None:
         table.write_parquet(content)
     elif out.suffix == ".csv":
         lists = [name for name, kind in table.schema.items() if isinstance(kind, pl.List)]
-        table.drop(lists).write_csv(content)
+        table.drop(lists).with_columns(
+            _harmless(name) for name, kind in table.schema.items() if kind == pl.String
+        ).write_csv(content)
         if lists:
             console.note(f"left out, since CSV has no lists: {', '.join(lists)}.")
     else:

@@ -12,14 +12,14 @@ import fcntl
 import hashlib
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import polars as pl
 
 from shoal.errors import InputError
-from shoal.files import write_aside
+from shoal.files import read_regular, write_aside
 
 MERGE_AT = 64  # Files.
 CURVES = ("curve_step", "curve_risk")
@@ -39,21 +39,71 @@ def _digest(content: bytes) -> str:
 def load(folder: Path) -> tuple[pl.DataFrame | None, list[Damaged]]:
     """All runs of a folder, each once and in order, and the files that cannot be read."""
     paths = (folder / "runs").glob("*.parquet")
-    frames, damaged = [], []
-    for path in sorted(paths, key=lambda p: (-p.stat().st_mtime_ns, p.name)):  # newest first
+    frames: list[pl.DataFrame] = []
+    damaged: list[Damaged] = []
+    for path in sorted(paths, key=lambda p: (-p.lstat().st_mtime_ns, p.name)):  # newest first
         try:
-            content = path.read_bytes()
+            content = read_regular(path)
             if _digest(content) != path.stem:
                 raise OSError("its content changed after it was written")
-            frames.append(pl.read_parquet(io.BytesIO(content)))
-        except (OSError, pl.exceptions.PolarsError) as error:
-            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-            damaged.append(Damaged(path, reason))
+            found = _checked(pl.read_parquet(io.BytesIO(content)))
+            both = [rows.clear() for rows in (*frames[:1], found)]  # do the types go together?
+            pl.concat(both, how="diagonal_relaxed")
+            frames.append(found)
+        # a forged file can make the reader raise almost anything, and panic
+        except (Exception, pl.exceptions.PanicException) as error:
+            reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+            damaged.append(Damaged(path, reason or type(error).__name__))
     if not frames:
         return None, damaged
     rows = pl.concat(frames, how="diagonal_relaxed")
     rows = rows.sort(pl.col("status") == "failed", maintain_order=True)  # retried failures last
     return rows.unique("key", keep="first", maintain_order=True).sort("number"), damaged
+
+
+def _checked(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows, if they have the columns and types that shoal writes."""
+    for name in ("number", "key", "seed", "status"):
+        if name not in rows.columns:
+            raise OSError(f"it has no column {name!r}")
+        if rows[name].null_count():
+            raise OSError(f"column {name!r} has gaps")
+    for name, kind in rows.schema.items():
+        if not any(kind.is_(k) for k in (pl.Boolean, pl.String, pl.Null)) and not _numbers(kind):
+            raise OSError(f"column {name!r} holds {kind}")
+    wanted: dict[str, Callable[[Any], bool]] = {
+        "number": _whole, "seed": _whole, "key": _words, "status": _words, "reason": _words,
+        "risk_first": _numeric, "risk_last": _numeric, "curve_step": _lists, "curve_risk": _lists,
+    }  # fmt: skip
+    for name, right in wanted.items():
+        kind = rows.schema.get(name, pl.Null())
+        if not kind.is_(pl.Null) and not right(kind):
+            raise OSError(f"column {name!r} holds {kind}")
+    return rows
+
+
+def _whole(kind: Any) -> bool:
+    return kind.is_integer()
+
+
+def _numeric(kind: Any) -> bool:
+    return kind.is_numeric()
+
+
+def _words(kind: Any) -> bool:
+    return kind.is_(pl.String)
+
+
+def _lists(kind: Any) -> bool:
+    return isinstance(kind, pl.List)
+
+
+def _numbers(kind: Any) -> bool:
+    """Numbers, or lists of numbers or words (a setting of several values)."""
+    if isinstance(kind, pl.List):
+        inner = kind.inner
+        return inner.is_numeric() or any(inner.is_(k) for k in (pl.String, pl.Boolean, pl.Null))
+    return kind.is_integer() or kind.is_float()
 
 
 def frame(folder: str | Path) -> pl.DataFrame:
