@@ -133,7 +133,8 @@ def test_the_process_that_answers_can_open_nothing(tmp_path):
     assert done.stdout.startswith("refused"), done
 
 
-def test_a_question_that_explodes_is_a_sentence(sweep_folder, capsys):
+def test_a_question_that_explodes_is_a_sentence(sweep_folder, capsys, monkeypatch):
+    monkeypatch.setattr(asking, "SECONDS", 1)  # this one would take years
     many = ", ".join(f"runs as t{k}" for k in range(18))  # 4 ** 18 rows
     assert main(["query", str(sweep_folder), f"select sum(t0.width) from {many}"]) == 2
     assert "ask for less" in capsys.readouterr().err
@@ -227,3 +228,76 @@ def test_a_process_that_does_not_react_is_ended(number):
     _, said = process.communicate()
     assert process.returncode == 128 + number
     assert b"stopped" in said
+
+
+# ----------------------------------------------------------------------------------------- memory
+
+
+GIANTS = [
+    ["train", "wu2023", "--set", "num_tokens=20000"],
+    ["certify", "wu2023.theorem_a", "--set", "num_tokens=100000"],
+    ["train", "wu2023", "--set", "width=100000000"],
+    ["train", "wu2023", "--set", "num_samples=1000000"],
+    ["train", "wu2023", "--seeds", "0-99999", "--set", "width=100000"],
+    ["train", "wu2023", "--steps", "10000000000"],
+    ["train", "song2024", "--set", "num_tokens=100000"],
+    ["train", "song2024", "--set", "num_samples=10000000"],
+    ["train", "arda2026", "--set", "num_samples=100000000"],
+    ["train", "arda2026", "--set", "num_tokens=100000000"],
+    ["train", "qin2025", "--set", "num_tokens=50000"],
+    ["certify", "qin2025.theorem_d", "--set", "width=100000000"],
+    ["train", "qin2025", "--set", "dim=1000000"],
+]
+
+
+@pytest.mark.parametrize("command", GIANTS, ids=" ".join)
+def test_giants_are_refused_with_numbers(capsys, command):
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "GiB are available" in said
+
+
+def test_the_memory_that_is_available_decides(capsys, monkeypatch):
+    from shoal.lab import memory
+
+    command = ["train", "wu2023", "--set", "num_tokens=2000", "--steps", "1", "--probes", "none"]
+    monkeypatch.setattr(memory, "available_memory", lambda: 0.5 * 2**30)
+    assert main(command) == 2
+    assert "0.5 GiB are available" in capsys.readouterr().err
+
+
+def test_a_giant_model_of_ones_own_is_refused(monkeypatch):
+    import jax.numpy as jnp
+    import numpy as np
+
+    import shoal as sh
+    from shoal.lab import memory
+
+    def pairs(w, x):  # all pairs of samples' entries: 3 GiB
+        return jnp.tanh(w * x[:, :, None] * x[:, None, :]).sum((1, 2))
+
+    monkeypatch.setattr(memory, "available_memory", lambda: 2.0 * 2**30)
+    with pytest.raises(InputError, match="GiB are available"):
+        sh.setup(pairs, np.ones(()), np.ones((4, 10_000)), np.ones(4))
+
+
+def test_a_group_has_a_limit_of_its_own(tmp_path, monkeypatch):
+    from shoal import runtime
+
+    (tmp_path / "memory.max").write_text("3000000\n")
+    (tmp_path / "memory.current").write_text("1000000\n")
+    monkeypatch.setattr(runtime, "GROUPS", ((tmp_path, "memory.max", "memory.current"),))
+    assert runtime.available_memory() == 2_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert runtime.available_memory() > 2**27
+
+
+def test_what_xla_could_not_allocate_is_a_sentence(capsys, monkeypatch):
+    from shoal.cli import commands
+
+    def fails(*_, **__):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
+
+    monkeypatch.setattr(commands, "papers", fails)
+    assert main(["papers"]) == 1
+    assert "memory" in capsys.readouterr().err

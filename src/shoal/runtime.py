@@ -86,6 +86,44 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def available_memory() -> float:
+    """Bytes that this process may still take: what the system has, its group's and its own limit.
+
+    >>> available_memory() > 0
+    True
+    """
+    found: list[float | None] = [_pages("SC_AVPHYS_PAGES") or _pages("SC_PHYS_PAGES")]
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found[0] = next(1024.0 * int(x.split()[1]) for x in lines if x.startswith("MemAvailable"))
+    found += [_group_memory(*names) for names in GROUPS]
+    with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        found.append(float("inf") if most == resource.RLIM_INFINITY else float(most - taken))
+    return max(0.0, min(size for size in found if size is not None))
+
+
+GROUPS = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+"""Where Linux tells the limit of a container, in its two versions."""
+
+
+def _group_memory(folder: Path, limit: str, taken: str) -> float | None:
+    try:
+        return float(int((folder / limit).read_text()) - int((folder / taken).read_text()))
+    except (OSError, ValueError):  # there is none, or it says "max"
+        return None
+
+
+def _pages(name: str) -> float:
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf(name))
+
+
 def clear_programs() -> bool:
     """Forget compiled programs if their memory maps come near the system's limit.
 

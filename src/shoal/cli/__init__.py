@@ -471,6 +471,12 @@ def main(arguments: list[str] | None = None) -> int:
         except (OSError, MemoryError) as error:
             print(f"shoal: {type(error).__name__}: {_one_line(error)}", file=sys.stderr)
             return 1
+        except RuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error) and "Out of memory" not in str(error):
+                raise
+            advice = "try fewer seeds, samples, tokens or probes, or a smaller width"
+            print(f"shoal: the memory of this machine does not suffice; {advice}.", file=sys.stderr)
+            return 1
     return 0
 
 

@@ -93,10 +93,11 @@ def default_steps(setup: Setup) -> np.ndarray:
     unstable. It is neither necessary nor sufficient for convergence of the real one: kernels grow
     along some runs.
     """
-    return per_start(setup.replace(step_size=None), _default_step)
+    return per_start(setup.replace(step_size=None), default_step)
 
 
-def _default_step(setup: Setup) -> Any:
+def default_step(setup: Setup) -> Any:
+    """The default step of one start."""
     if (usual := setup.setting.default_step(setup)) is not None:
         return jnp.asarray(usual, float)
     if (kernel := setup.kernel()) is None:

@@ -17,6 +17,7 @@ from shoal import trees
 from shoal.diagnostics import inside
 from shoal.errors import InputError, nearest
 from shoal.interop import from_module, is_module
+from shoal.lab.memory import refuse_giant_steps
 from shoal.lab.setting import Setting, Static, with_values
 from shoal.lab.setup import (
     WEIGHTS,
@@ -143,8 +144,9 @@ def own_setup(
     outputs, coupled = _tried(setting, jax.tree.map(lambda W: W[0], params0), x)
     setting = setting.replace(coupled=coupled)
     y = _targets(setting, outputs, y, named=isinstance(loss, str))
-    made = Setup(setting, Samples(x, y), params0, seeds, from_init=drawn)
-    return made.astype(precision)
+    made = Setup(setting, Samples(x, y), params0, seeds, from_init=drawn).astype(precision)
+    refuse_giant_steps(made.one())
+    return made
 
 
 def module_setup(module: Any, *args: Any, **values: Any) -> Setup:

@@ -7,7 +7,6 @@ a theorem, a probe or a kernel is given is *one* start, the same class without t
 
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from shoal import models, trees
 from shoal.diagnostics.kernels import total_kernel
 from shoal.errors import InputError
 from shoal.files import read_npz
+from shoal.lab.memory import refuse_giants
 from shoal.lab.setting import with_values
 from shoal.models import Model
 from shoal.problems import read_problem, require_finite
@@ -444,16 +444,12 @@ def _require_shapes(spec: Any, stored: Any, where: Any) -> None:
             raise InputError(msg)
 
 
-def refuse_giants(setting: Any, num_seeds: int) -> None:
-    """Refuse what does not fit into memory, before it is tried."""
-    weights = trees.size(setting.network().spec)
-    records = 32.0 * num_seeds * (setting.num_steps // setting.every)
-    token, tokens = getattr(setting, "dim", 1), float(getattr(setting, "num_tokens", 1))
-    data = setting.num_samples * tokens * token
-    floats = 4.0 * num_seeds * weights + setting.floats_per_step() + data + records
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if 8 * floats > have:
-        raise InputError(
-            f"this setting needs about {8 * floats / 2**30:.0f} GiB, and the machine has "
-            f"{have / 2**30:.0f}; try fewer seeds, samples, tokens or records, or a smaller width."
-        )
+def abstract_setup(setting: Any) -> Setup:
+    """One start of a setting with shapes in place of numbers: nothing is computed."""
+
+    def made() -> Setup:
+        problem, held_out = _data(setting)
+        params = setting.weights(key_of(0, WEIGHTS))
+        return Setup(setting, problem, params, (), held_out=held_out)
+
+    return jax.eval_shape(made)

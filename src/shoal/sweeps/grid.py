@@ -14,6 +14,7 @@ import numpy as np
 from shoal.disk.cache import code_version, source_of
 from shoal.errors import InputError, nearest
 from shoal.lab.engine import stride_of
+from shoal.lab.memory import refuse_giants
 from shoal.lab.own import OwnModel
 from shoal.lab.paper import Paper
 from shoal.lab.probes import probe_names
@@ -24,7 +25,6 @@ from shoal.lab.setup import (
     key_of,
     make_data,
     paper_setup,
-    refuse_giants,
     require_precision,
 )
 from shoal.lab.theorem import require_covered

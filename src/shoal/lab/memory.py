@@ -1,0 +1,99 @@
+"""What a setup takes of memory, foreseen from shapes: nothing is computed.
+
+What a step holds is at most the sum of all arrays that the risk computes, twice (values, and
+gradients on the way back). Where that sum is too much, the compiler is asked what it would hold.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import jaxprs_in_params
+
+from shoal import trees
+from shoal.errors import InputError
+from shoal.runtime import available_memory, in_float64
+
+SMALL = 2**25
+"""Settings whose sizes multiply to less than this are not looked at."""
+NOT_SIZES = ("num_steps", "every", "data_seed", "seed")
+
+
+@in_float64
+def refuse_giants(setting: Any, num_seeds: int) -> None:
+    """Refuse a setting that does not fit into memory, before data and weights are made."""
+    records = 32.0 * num_seeds * (setting.num_steps // setting.every)
+    weights = float(trees.size(setting.network().spec))
+    shared = 8 * records + 8 * 4 * weights * num_seeds
+    _require(shared, "weights and records")
+    if not setting.reads_files() and _sizes(setting) * num_seeds > SMALL:
+        from shoal.lab.setup import abstract_setup
+
+        start = abstract_setup(setting)
+        refuse_giant_steps(start, shared)
+        if setting.step_size is None and isinstance(setting.method, str):
+            _require(shared + default_step_bytes(start), "the default step (set step_size)")
+
+
+@in_float64
+def refuse_giant_steps(start: Any, shared: float = 0.0) -> None:
+    """Refuse one start (arrays, or their shapes) whose data and steps do not fit into memory."""
+    data = sum(_bytes(x) for x in jax.tree.leaves((start.problem, start.held_out)))
+    _require(shared + data, "data")
+    if shared + data + 2 * forward_bytes(start) <= available_memory() / 2:
+        return
+    _require(shared + data + compiled_bytes(start), "a step of training")
+
+
+def _require(needed: float, what: str) -> None:
+    have = available_memory()
+    if needed > have:
+        raise InputError(
+            f"{what} would take {_gib(needed)}, and {_gib(have)} are available; try fewer seeds, "
+            "samples, tokens or records, a smaller width, or a batch_size."
+        )
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.3g} GiB"
+
+
+def _sizes(setting: Any) -> float:
+    """The product of all whole numbers of a setting, tokens twice: no array is larger."""
+    values = {k: v for k, v in setting.__dict__.items() if k not in NOT_SIZES}
+    numbers = [abs(v) for v in values.values() if isinstance(v, int) and not isinstance(v, bool)]
+    tokens = values.get("num_tokens") or 1
+    return math.prod(float(v) for v in numbers if v > 1) * float(tokens)
+
+
+def _bytes(x: Any) -> float:
+    return float(np.prod(np.shape(x), dtype=float)) * np.dtype(x.dtype).itemsize
+
+
+def forward_bytes(start: Any) -> float:
+    """Bytes of all arrays that one evaluation of the risk makes, if none were freed."""
+    return sum(made_arrays(jax.make_jaxpr(lambda one: one.fast_risk(one.params0))(start)))
+
+
+def default_step_bytes(start: Any) -> float:
+    """Bytes for the tangent kernel whose largest eigenvalue gives the default step."""
+    from shoal.lab.engine import default_step
+
+    return 3 * max(made_arrays(jax.make_jaxpr(default_step)(start)), default=0.0)
+
+
+def made_arrays(program: Any) -> Iterator[float]:
+    """Bytes of every array that a jaxpr makes, also in the jaxprs that it calls."""
+    for equation in program.eqns:
+        yield from (_bytes(v.aval) for v in equation.outvars if hasattr(v.aval, "dtype"))
+        for inner in jaxprs_in_params(equation.params):
+            yield from made_arrays(inner)
+
+
+def compiled_bytes(start: Any) -> float:
+    """Bytes that the compiled gradient holds beside its arguments."""
+    gradient = jax.jit(lambda one: jax.grad(one.fast_risk)(one.params0))
+    held: Any = gradient.lower(start).compile().memory_analysis()
+    return float(held.temp_size_in_bytes + held.output_size_in_bytes)
