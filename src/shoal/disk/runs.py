@@ -213,8 +213,7 @@ def load_run(folder: Path, setup: Setup | None = None) -> Run:
     try:
         found = _setup_of(folder, about, setup)
         expected = np.arange(0, about["setting"]["num_steps"] + 1, about["setting"]["every"])
-        unchecked, old = _check_files(folder, about), about["format"] == 1
-        loaded = Loaded(str(folder), _drawn(about), unchecked, old)
+        loaded = Loaded(str(folder), _drawn(about), _check_files(folder, about))
         parts = {str(name): tuple(map(str, some)) for name, some in about.get("probes", {}).items()}
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, InputError):

@@ -41,7 +41,6 @@ class Loaded(NamedTuple):
     folder: str
     drawn: tuple[str, ...] | None  # What the setting drew: data, weights. None: not recorded.
     unchecked: tuple[str, ...] = ()
-    old: bool = False  # Written by 0.1.0, some of whose probes were defined otherwise.
 
 
 class Replayed(NamedTuple):
@@ -49,6 +48,7 @@ class Replayed(NamedTuple):
 
     found: dict[str, np.ndarray]
     room: dict[str, np.ndarray]  # By how much each of them may differ.
+    lost: tuple[int, ...]  # Seeds whose later records rounding decides.
 
 
 # --------------------------------------------------------------------------- how far rounding goes
@@ -85,19 +85,19 @@ def _apart(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
 
 
-def _beside(x: np.ndarray, axis: int) -> np.ndarray:
-    """The largest of each entry and its two neighbours: twins may part a record earlier."""
-    padded = np.pad(x, [(1, 1) if k == axis else (0, 0) for k in range(x.ndim)], mode="edge")
-    count = x.shape[axis]
-    return np.max([np.take(padded, range(k, k + count), axis) for k in range(3)], axis=0)
-
-
 def _room(found: np.ndarray, twins: list[np.ndarray], size: float) -> np.ndarray:
-    """By how much honest records (seeds, records, ...) may differ from those found."""
+    """By how much honest records (seeds, records, ...) may differ from those found.
+
+    Relative to the records; what rounding has once done it may do again later, at another step.
+    """
     rest = tuple(range(2, found.ndim))
-    apart = np.max([_apart(twin, found).max(axis=rest, initial=0.0) for twin in twins], axis=0)
     level = np.abs(np.where(np.isfinite(found), found, 0.0)).max(axis=rest, initial=0.0)
-    room = FACTOR * _beside(apart, 1) + size * level
+    apart = np.max([_apart(twin, found).max(axis=rest, initial=0.0) for twin in twins], axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(apart > 0, apart / level, 0.0)
+    share = np.maximum.accumulate(share, axis=1)
+    room = np.maximum(FACTOR * apart, np.where(share > 0, FACTOR * share * level, 0.0))
+    room = np.where(np.isinf(share), np.inf, room) + size * level
     return room.reshape(room.shape + (1,) * len(rest))
 
 
@@ -117,11 +117,18 @@ def _computed(setup: Setup, look: Callable[[Setup], dict[str, np.ndarray]]) -> R
     twins = [look(shaken(setup, rng)) for _ in range(TWINS)]
     real = {name: x for name, x in found.items() if x.dtype.kind == "f"}
     room = {name: _room(x, [twin[name] for twin in twins], size) for name, x in real.items()}
-    if setup.has_samples and setup.squares_weight is not None and "risk" in room:
+    level = np.where(np.isfinite(found["risk"]), np.abs(found["risk"]), 0).max(axis=1)[:, None]
+    # once rounding has moved the risk by that much, as beyond the edge of stability, it decides
+    past = np.maximum.accumulate(~(room["risk"] <= 0.01 * level), axis=1)
+    room["risk"], lost = np.where(past, np.inf, room["risk"]), past[:, -1]
+    for name in room.keys() - {"risk"}:
+        room[name] = np.where(lost.reshape(-1, *[1] * (room[name].ndim - 1)), np.inf, room[name])
+    if setup.has_samples and setup.squares_weight is not None:
         # residuals are differences: near zero they err by what outputs and targets err
-        level = float(np.sum(np.square(size * np.asarray(setup.targets, float))))
-        room["risk"] = room["risk"] + FACTOR * float(setup.squares_weight) * level
-    return Replayed(found, room)
+        floor = float(np.sum(np.square(size * np.asarray(setup.targets, float))))
+        room["risk"] = room["risk"] + FACTOR * float(setup.squares_weight) * floor
+    seeds = setup.seeds or tuple(range(len(lost)))
+    return Replayed(found, room, tuple(s for s, bad in zip(seeds, lost, strict=True) if bad))
 
 
 def differences(
@@ -163,15 +170,12 @@ def replayed(run: "Run", probes: Iterable[str] = (), *, whole: bool = False) -> 
     words = [*run.loaded.unchecked, *_redrawn(run)]
     setup = run.setup
     if not isinstance(setup.setting.method, str) or setup.setting.method not in METHODS:
-        words.insert(0, _ends(run))
-        found = run
+        found, said = run, _ends(run)
     elif whole or _work(setup, setup.setting.num_steps) <= MOST_WORK:
-        found = _whole(run, probes)
-        words.insert(0, f"all {setup.setting.num_steps} steps")
+        found, said = _whole(run, probes)
     else:
-        found = run
-        words.insert(0, _in_parts(run))
-    notes = run.notes | {"replayed": "; ".join(words)}
+        found, said = run, _in_parts(run)
+    notes = run.notes | {"replayed": "; ".join([said, *words])}
     return dataclasses.replace(found, notes=notes, loaded=None)
 
 
@@ -190,8 +194,11 @@ def _refuse(run: "Run", found: Iterable[str]) -> None:
         )
 
 
-def _whole(run: "Run", probes: Iterable[str]) -> "Run":
-    """The whole run, with the probes that were recorded and those that are asked for."""
+def _whole(run: "Run", probes: Iterable[str]) -> tuple["Run", str]:
+    """The whole run, with the probes that were recorded and those that are asked for.
+
+    Probes are replaced, not compared: some jump where rounding decides, as gradients do at kinks.
+    """
     known = probe_names(run.setup)
     names = _recorded_probes(run, (*known, ITERATES))
     names |= {name: name for name in probes if name in known}
@@ -205,15 +212,21 @@ def _whole(run: "Run", probes: Iterable[str]) -> "Run":
 
     again = _computed(run.setup, look)
     recorded = _numbers(run.trajectory, run.setup)
-    if run.loaded is not None and run.loaded.old:
-        recorded = {name: x for name, x in recorded.items() if name not in run.probes}
-    _refuse(run, differences(recorded, again, run.seeds, run.step))
-    seen = made[0]
+    believed = {name: x for name, x in recorded.items() if name not in run.probes}
+    _refuse(run, differences(believed, again, run.seeds, run.step))
+    seen, said = made[0], [f"all {run.step[-1]} steps"]
+    if again.lost:
+        said.append(f"rounding decides later records of seed {', '.join(map(str, again.lost))}")
+    if other := list(differences(run.probes, again, run.seeds, run.step)):
+        said.append(f"probes that came out otherwise were replaced ({other[0]})")
+    if own:
+        said.append(f"the user's own probes are believed ({', '.join(own)})")
     parts = engine.generic.parts_of(run.setup, names.values(), seen.probes)
-    return dataclasses.replace(
+    found = dataclasses.replace(
         run, risk=np.asarray(seen.risk), probes=dict(seen.probes) | own, params=seen.params,
         average=seen.average, parts=run.parts | parts,
     )  # fmt: skip
+    return found, "; ".join(said)
 
 
 def _owner(column: str, parts: dict[str, tuple[str, ...]]) -> str:
@@ -326,7 +339,8 @@ def path_to(setup: Setup, ends: Any) -> dict[str, np.ndarray]:
     def look(one: Setup) -> dict[str, np.ndarray]:
         seen = engine.trajectories(one, (ITERATES,))
         made.append(seen.probes)
-        return {name: W[:, None] for name, W in trees.blocks(seen.params).items()}
+        ends = {name: W[:, None] for name, W in trees.blocks(seen.params).items()}
+        return {"risk": seen.risk} | ends
 
     again = _computed(setup, look)
     if not all(np.isfinite(x).all() for x in again.found.values()):
@@ -344,7 +358,7 @@ def path_to(setup: Setup, ends: Any) -> dict[str, np.ndarray]:
 
 
 def drawn_again(setup: Setup) -> tuple[str, ...]:
-    """Which of data and weights are exactly what the setting draws from its seeds."""
+    """Which of data and weights are, up to rounding, what the setting draws from its seeds."""
     if not setup.paper or setup.setting.reads_files():
         return ()
     try:
@@ -352,14 +366,19 @@ def drawn_again(setup: Setup) -> tuple[str, ...]:
     except InputError:  # such as problem=file
         return ()
     pairs = {"data": (data, (setup.problem, setup.held_out)), "weights": (weights, setup.params0)}
-    return tuple(name for name, (made, has) in pairs.items() if _equal(made, has, setup.precision))
+    size = rounding(setup)
+    return tuple(name for name, (made, has) in pairs.items() if _alike(made, has, size))
 
 
-def _equal(made: Any, has: Any, precision: str) -> bool:
-    made, has = (
-        jax.tree.leaves(trees.cast(jax.tree.map(np.asarray, x), precision)) for x in (made, has)
-    )
-    return len(made) == len(has) and all(map(np.array_equal, made, has))
+def _alike(made: Any, has: Any, size: float) -> bool:
+    """Whether all arrays agree up to a share of their largest entry."""
+
+    def one(x: Any, y: Any) -> bool:
+        x, y = np.asarray(x, float), np.asarray(y, float)
+        return x.shape == y.shape and bool(np.all(_apart(x, y) <= size * np.abs(x).max(initial=0)))
+
+    pairs = jax.tree.leaves(made), jax.tree.leaves(has)
+    return len(pairs[0]) == len(pairs[1]) and all(map(one, *pairs))
 
 
 def _redrawn(run: "Run") -> list[str]:
