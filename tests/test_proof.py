@@ -266,3 +266,13 @@ def test_a_run_folder_is_proved(tmp_path, capsys, run):
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "converges"
     assert 0 < found["step"] < 300
+
+
+def test_the_trap_of_song2024_is_stuck_and_the_gaussian_is_not():
+    from shoal.papers.song2024.proofs import fates
+
+    softmax, gaussian = (fates()[kernel] for kernel in ("softmax", "gaussian"))
+    assert (softmax.verdict, gaussian.verdict) == ("stuck", "converges")
+    low, high = softmax.risk
+    assert low <= 0.0501952333940021189 <= high  # E3, at 50 digits
+    assert high - low < 1e-12
