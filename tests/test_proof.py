@@ -209,6 +209,7 @@ def test_p3_through_a_named_array():
     assert found.risk[0] <= 0.14463671 <= found.risk[1]
 
 
+@pytest.mark.slow
 def test_a_translated_encoder_of_pytorch():
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
@@ -258,6 +259,7 @@ def test_the_command_line(tmp_path, capsys):
     assert main(["prove"]) == 2
 
 
+@pytest.mark.slow  # test_replay has a quick one
 def test_a_run_folder_is_proved(tmp_path, capsys, run):
     folder = tmp_path / "r"
     setup = sh.setup("qin2025", dim=3, key_dim=2, width=3, num_samples=1, num_tokens=2, out_dim=1)

@@ -63,7 +63,8 @@ class Proof:
     question: Question | None = None  # What was decided, with programs, weights and targets.
     level: str = ""  # jets, nodes or output: which bounds proved it.
     names: tuple[str, ...] = ()  # Trained blocks.
-    through: str = ""  # The array of P3.
+    through: str = ""  # The array of P3,
+    at: tuple[int, ...] = ()  # and its number in every sample's program.
     jaxpr: str = ""  # The model as it was traced.
     remark: str = ""  # What holds for the run in floating point.
     checked: bool | None = None  # Whether `shoal check` accepts the certificate; None: not asked.
@@ -356,6 +357,7 @@ class _Prover:
             self.decisions, 0 if question is None else question.num_weights,
             0 if question is None else question.num_outputs, question, found.level,
             () if self.asked is None else self.asked.names, self.used,
+            tuple(mark[self.used] for mark in self.asked.marks) if self.asked and self.used else (),
             "" if self.asked is None else self.asked.jaxpr,
         )  # fmt: skip
 
