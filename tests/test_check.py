@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 
 import shoal as sh
 from shoal import check
@@ -94,6 +95,23 @@ def proofs():
     yield "mean", near(network(jnp.tanh), weights(**wide), x, loss="mean_squares"), 0.02
     yield "frozen", near(network(jnp.tanh), weights(**wide), x, train="W,v"), 0.02
     yield "stuck", trap(), 0.5
+    yield "largest", near(largest, weights(W=(4, 6), v=(3,)), x, 1e-5), 0.02
+    yield "through", valley(), 0.2
+
+
+def largest(p, x):
+    return jnp.max(jnp.reshape(x @ p["W"], (-1, 3, 2)), axis=-1) @ p["v"]
+
+
+def valley():
+    """Two samples that are fitted as well as they can be, through scores with flat directions."""
+
+    def model(p, x):
+        u = checkpoint_name(p["a"][x] * p["b"][x], "u")
+        return jnp.stack([u, u * u], axis=-1)
+
+    start = {"a": np.array([1.0, 0.9]), "b": np.array([0.6, 0.66])}
+    return sh.setup(model, start, np.arange(2), np.array([[1.0, 0.0], [1.0, 0.0]]))
 
 
 def trap():
@@ -103,23 +121,36 @@ def trap():
 
 
 PROOFS = {name: (setup, step) for name, setup, step in proofs()}
+STUCK = ("stuck", "through")
 
 
-def test_twenty_proofs_are_accepted(tmp_path):
-    assert len(PROOFS) == 20
-    for name, (setup, step) in PROOFS.items():
-        proof = sh.prove(setup, step)
-        assert proof.verdict == ("stuck" if name == "stuck" else "converges"), (name, proof)
-        proof.save(path := tmp_path / f"{name}.json")
-        assert check.check(path) == proof.verdict, name
+def proved(name):
+    setup, step = PROOFS[name]
+    return sh.prove(setup, step, through="u" if name == "through" else None)
+
+
+QUICK = ("tanh", "relu", "attention", "norm", "largest", "stuck", "through")
+
+
+def test_there_are_more_than_twenty_proofs():
+    assert len(PROOFS) == 22
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(k, marks=[pytest.mark.slow] * (k not in QUICK)) for k in PROOFS]
+)
+def test_a_proof_is_accepted(name, tmp_path):
+    proof = proved(name)
+    assert proof.verdict == ("stuck" if name in STUCK else "converges"), proof
+    proof.save(path := tmp_path / "proof.json")
+    assert check.check(path) == proof.verdict
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("proofs")
-    for name in ("tanh", "stuck", "relu"):
-        setup, step = PROOFS[name]
-        sh.prove(setup, step).save(folder / f"{name}.json")
+    for name in ("tanh", "stuck", "relu", "through"):
+        proved(name).save(folder / f"{name}.json")
     return folder
 
 
@@ -202,6 +233,10 @@ TAMPERED = {
     "the scale": ("tanh", put("scale", [0.5, 0.5])),
     "a sample": ("tanh", dropped),
     "negative step": ("tanh", put("step_size", -0.02)),
+    "the curvature in u": ("through", times("m", 1.1)),
+    "another array for u": ("through", put("at", lambda x: [n - 1 for n in x])),
+    "a long step in the valley": ("through", put("step_size", 2.0)),
+    "a wide ball in the valley": ("through", put("radius", 1.0)),
 }
 
 

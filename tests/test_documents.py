@@ -149,3 +149,5 @@ def test_the_tour_ends_well_and_with_a_page(capsys, tmp_path, monkeypatch):
     assert "holds" in out
     assert "not applicable" in out
     assert "violated" not in out
+    assert "softmax is stuck for ever" in out
+    assert "gaussian goes to zero risk" in out

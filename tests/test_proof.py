@@ -209,6 +209,7 @@ def test_p3_through_a_named_array():
     assert found.risk[0] <= 0.14463671 <= found.risk[1]
 
 
+@pytest.mark.slow
 def test_a_translated_encoder_of_pytorch():
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
@@ -258,6 +259,7 @@ def test_the_command_line(tmp_path, capsys):
     assert main(["prove"]) == 2
 
 
+@pytest.mark.slow  # test_replay has a quick one
 def test_a_run_folder_is_proved(tmp_path, capsys, run):
     folder = tmp_path / "r"
     setup = sh.setup("qin2025", dim=3, key_dim=2, width=3, num_samples=1, num_tokens=2, out_dim=1)
@@ -266,3 +268,13 @@ def test_a_run_folder_is_proved(tmp_path, capsys, run):
     found = json.loads(capsys.readouterr().out)
     assert found["verdict"] == "converges"
     assert 0 < found["step"] < 300
+
+
+def test_the_trap_of_song2024_is_stuck_and_the_gaussian_is_not():
+    from shoal.papers.song2024.proofs import fates
+
+    softmax, gaussian = (fates()[kernel] for kernel in ("softmax", "gaussian"))
+    assert (softmax.verdict, gaussian.verdict) == ("stuck", "converges")
+    low, high = softmax.risk
+    assert low <= 0.0501952333940021189 <= high  # E3, at 50 digits
+    assert high - low < 1e-12

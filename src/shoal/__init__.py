@@ -19,7 +19,8 @@ _PLACES = {
     "door": "setup report",
     "landscapes": "landscape",
     "lab.run": "train Run load",
-    "lab.theorem": "certify Theorem",
+    "lab.replay": "certify",
+    "lab.theorem": "Theorem",
     "lab.proof": "prove Proof",
     "lab.setup": "Setup",
     "lab.own": "per_sample",
@@ -76,11 +77,12 @@ if TYPE_CHECKING:
     from shoal.lab.own import per_sample
     from shoal.lab.paper import Paper
     from shoal.lab.proof import Proof, prove
+    from shoal.lab.replay import certify
     from shoal.lab.run import Run, load, train
     from shoal.lab.setting import Data, Setting, Static, Traced
     from shoal.lab.setup import Setup
     from shoal.lab.study import Study, decades
-    from shoal.lab.theorem import Theorem, certify
+    from shoal.lab.theorem import Theorem
     from shoal.lab.watch import watch
     from shoal.landscapes import landscape
     from shoal.losses import half_sum_of_squares, mean_of_squares

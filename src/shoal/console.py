@@ -286,6 +286,8 @@ def proof_text(proof: Any) -> str:
             for name, place, factor in proof.slack
         )
         lines.append(f"Bounds lose most in: {worst}.")
+    if proof.replayed:
+        lines.append(f"Replayed {proof.replayed}.")
     return "\n".join([*lines, proof.remark] if proof.remark else lines)
 
 

@@ -195,9 +195,11 @@ def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json
             raise InputError(f"{str(run)!r} is a run of {made.setup.name}, not of {paper.key}.")
         made.notes["step_size_source"] = f"the run in {run}"
     found = sh.certify(made, theorem)
-    _save(made, [found], start, out)
+    _save(found.run, [found], start, out)
     more = {"setting": _setting_json(made), "precision": made.setup.precision}
-    answer(found.to_json() | more | made.notes, console.certificates_parts(found), json=json)
+    said = found.run.notes
+    note = f"replayed {said['replayed']}" if "replayed" in said else ""
+    answer(found.to_json() | more | said, console.certificates_parts(found), note, json=json)
 
 
 def own_setup_of(target: str, folder: Path) -> Setup | None:

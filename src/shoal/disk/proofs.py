@@ -87,6 +87,7 @@ def write_proof(path: Path, proof: Proof) -> None:
         "ratios": question.ratios.tolist(), "programs": programs, "samples": samples,
         "weights": [arrays.name(W) for W in question.weights],
         "targets": [arrays.name(y) for y in question.targets],
+        "through": proof.through, "at": proof.at,
         "jaxpr": proof.jaxpr, "versions": versions(), "checked": None,
     }  # fmt: skip
     body["arrays"] = {name: digest(array) for name, array in arrays.found.items()}

@@ -30,6 +30,7 @@ from shoal.errors import InputError
 from shoal.files import npz_names, read_npz, write_aside
 from shoal.jsons import dumps
 from shoal.lab.probes import SENTENCES
+from shoal.lab.replay import Loaded, drawn_again
 from shoal.lab.run import Run
 from shoal.lab.setting import with_values
 from shoal.lab.setup import Setup, check_problem
@@ -40,6 +41,7 @@ from shoal.runtime import in_float64
 FORMAT = 2
 OPTAX = "optax"
 """The method in run.json if it was an object of optax, which cannot be written down."""
+ALWAYS = ("trajectory.parquet", "problem.npz", "params0.npz", "params.npz", "certificates.json")
 NOTES = (
     "command", "step_size_source", "seconds", "ended", "created", "data_file", "params_file",
 )  # fmt: skip
@@ -129,7 +131,7 @@ def _write_files(folder: Path, run: Run, theorems: list[dict[str, Any]]) -> None
     for name, content in files.items():
         np.savez(folder / f"{name}.npz", **content)
     (folder / "certificates.json").write_text(dumps(theorems), encoding="utf-8")
-    steps = setup.step_size
+    steps, drawn = setup.step_size, drawn_again(setup)
     if steps is not None and np.ptp(steps) == 0:
         steps = float(steps[0])
     about = {
@@ -142,7 +144,8 @@ def _write_files(folder: Path, run: Run, theorems: list[dict[str, Any]]) -> None
         "versions": versions(),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "diverged_at": run.diverged_at,
-        "from_init": setup.from_init,
+        "from_init": setup.from_init and (not setup.paper or "weights" in drawn),
+        "drawn": drawn,
         "probes": run.parts,
         "verdicts": {t["theorem"]: [r["verdict"] for r in t["results"]] for t in theorems},
         "files": {path.name: _digest(path) for path in sorted(folder.iterdir())},
@@ -210,7 +213,7 @@ def load_run(folder: Path, setup: Setup | None = None) -> Run:
     try:
         found = _setup_of(folder, about, setup)
         expected = np.arange(0, about["setting"]["num_steps"] + 1, about["setting"]["every"])
-        _check_files(folder, about)
+        loaded = Loaded(str(folder), _drawn(about), _check_files(folder, about))
         parts = {str(name): tuple(map(str, some)) for name, some in about.get("probes", {}).items()}
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         if isinstance(error, InputError):
@@ -224,7 +227,16 @@ def load_run(folder: Path, setup: Setup | None = None) -> Run:
     probes |= _read_arrays(folder / "probes.npz", risk.shape)
     notes = {name: about[name] for name in NOTES if name in about}
     parts = parts or _parts_by_name(found, probes)
-    return Run(found, step, risk, probes, params, average, parts, notes)
+    return Run(found, step, risk, probes, params, average, parts, notes, loaded)
+
+
+def _drawn(about: dict[str, Any]) -> tuple[str, ...] | None:
+    names = about.get("drawn")
+    if about["format"] == 1 or names is None:
+        return None
+    if not set(names) <= {"data", "weights"}:
+        raise InputError(f"run.json: drawn={names!r}; expected some of data and weights.")
+    return tuple(names)
 
 
 def _setup_of(folder: Path, about: dict[str, Any], setup: Setup | None) -> Setup:
@@ -236,8 +248,9 @@ def _setup_of(folder: Path, about: dict[str, Any], setup: Setup | None) -> Setup
     if "paper" in about:
         made = _paper_setup(folder, about, values, steps)
     elif setup is not None:
-        names = ("num_steps", "every", "method", "train")
-        made = setup.with_setting(**{name: values[name] for name in names})
+        names = ("num_steps", "every", "method", "train", "batch_size")
+        made = setup.with_setting(**{name: values[name] for name in names if name in values})
+        _require_same_start(folder, made)
     else:
         msg = (
             f"{str(folder)!r} is a run of the model {about['model']!r}; give the setup that it "
@@ -290,14 +303,33 @@ def _require_sizes(setting: Any, problem: Any) -> None:
         raise InputError(f"problem.npz: Y has {problem.y.shape[2]} outputs, not {expected}.")
 
 
-def _check_files(folder: Path, about: dict[str, Any]) -> None:
-    """Compare every file with the digest in run.json (format 1 has none)."""
-    for name, digest in about.get("files", {}).items():
+def _require_same_start(folder: Path, setup: Setup) -> None:
+    """Refuse data and first weights that are not those of the setup."""
+    for name, expected in (
+        ("problem", _problem_arrays(setup)), ("params0", trees.blocks(setup.params0)),
+    ):  # fmt: skip
+        path = folder / f"{name}.npz"
+        found = read_npz(path, tuple(expected))
+        for key, array in expected.items():
+            if not np.array_equal(found[key], np.asarray(array)):
+                raise InputError(f"{str(path)!r}: {key} is not that of the setup which was given.")
+
+
+def _check_files(folder: Path, about: dict[str, Any]) -> tuple[str, ...]:
+    """Compare every file with its digest in run.json; what could not be compared."""
+    digests = about.get("files", {})
+    if about["format"] == 1 or not digests:
+        return ("files without hashes were not compared with any",)
+    seen = {name for name in os.listdir(folder) if name.endswith((".npz", ".parquet"))}
+    if missing := sorted({*ALWAYS, *seen} - set(digests)):
+        raise InputError(f"run.json has no hash of {missing[0]}; train again.")
+    for name, digest in digests.items():
         path = folder / Path(name).name
         if not path.is_file():
             raise InputError(f"{str(path)!r} is missing.")
         if _digest(path) != digest:
             raise InputError(f"{str(path)!r} was changed after the run was saved; train again.")
+    return ()
 
 
 def _stacked(path: Path, setup: Setup) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from shoal import trees
 from shoal.errors import InputError, nearest
 from shoal.lab import engine
-from shoal.lab.probes import ITERATES
+from shoal.lab.replay import path_to, replayed
 from shoal.lab.setup import Setup
 from shoal.methods import gradient_descent
 from shoal.models import predict
@@ -63,10 +63,12 @@ class Proof:
     question: Question | None = None  # What was decided, with programs, weights and targets.
     level: str = ""  # jets, nodes or output: which bounds proved it.
     names: tuple[str, ...] = ()  # Trained blocks.
-    through: str = ""  # The array of P3.
+    through: str = ""  # The array of P3,
+    at: tuple[int, ...] = ()  # and its number in every sample's program.
     jaxpr: str = ""  # The model as it was traced.
     remark: str = ""  # What holds for the run in floating point.
     checked: bool | None = None  # Whether `shoal check` accepts the certificate; None: not asked.
+    replayed: str = ""  # What of a run folder was computed again (`Run.replay`).
 
     def to_json(self) -> dict[str, Any]:
         """What ``shoal prove --json`` prints."""
@@ -74,7 +76,7 @@ class Proof:
 
         names = ("verdict", "reason", "step", "radius", "rate", "risk", "constants", "theorem",
                  "checked", "level", "slack", "seconds", "decisions", "num_weights", "num_outputs",
-                 "remark")  # fmt: skip
+                 "remark", "replayed")  # fmt: skip
         return plain({name: getattr(self, name) for name in names})
 
     def save(self, path: str | Path) -> None:
@@ -244,21 +246,23 @@ def prove(
     'converges'
     """
     begun = time.perf_counter()
-    setup = target if isinstance(target, Setup) else target.setup
     chosen = tuple(levels)
     if unknown := [name for name in chosen if name not in LEVELS]:
         raise InputError(f"no level is called {unknown[0]!r}; {nearest(unknown[0], LEVELS)}")
+    setup = target if isinstance(target, Setup) else target.setup
     _require_plain(setup)
     row = _row(setup, seed)
-    setup = setup.rows([row]).astype("float64")
-    step = _step(setup, step_size)
-    prover = _Prover(setup.one(), step, through, chosen)
-    if target is not None and not isinstance(target, Setup):
-        run = dataclasses.replace(target, setup=setup)
-        found, at, remark = _first_certain(prover, run, row)
+    setup = setup.rows([row])
+    step = _step(setup.astype("float64"), step_size)
+    prover = _Prover(setup.one().astype("float64"), step, through, chosen)
+    if isinstance(target, Setup):
+        found, at, remark = prover(prover.setup.params0), None, ""
+        words = ""
     else:
-        found, at, remark = prover(setup.one().params0), None, ""
-    proof = dataclasses.replace(prover.proof(found, at), remark=remark)
+        target = replayed(target)
+        words = target.notes.get("replayed", "")
+        found, at, remark = _first_certain(prover, target, setup, row)
+    proof = dataclasses.replace(prover.proof(found, at), remark=remark, replayed=words)
     return dataclasses.replace(proof, seconds=round(time.perf_counter() - begun, 3))
 
 
@@ -353,13 +357,16 @@ class _Prover:
             self.decisions, 0 if question is None else question.num_weights,
             0 if question is None else question.num_outputs, question, found.level,
             () if self.asked is None else self.asked.names, self.used,
+            tuple(mark[self.used] for mark in self.asked.marks) if self.asked and self.used else (),
             "" if self.asked is None else self.asked.jaxpr,
         )  # fmt: skip
 
 
-def _first_certain(prover: _Prover, run: "Run", row: int) -> tuple[Decision, int, str]:
+def _first_certain(
+    prover: _Prover, run: "Run", setup: Setup, row: int
+) -> tuple[Decision, int, str]:
     """Bisection over the records of a run, replayed from its first weights."""
-    steps, points = _replayed(run, row)
+    steps, points = _path(run, setup, row)
     last = len(steps) - 1
     best, seen, high = prover(points(last)), prover.seen(), last
     for share in (1 / 2, 3 / 4, 1 / 4, 7 / 8, 5 / 8, 3 / 8):  # the end may lie on a kink
@@ -417,31 +424,18 @@ def _in_floats(found: Decision, asked: Asked, taken: list[Any]) -> str:
     )
 
 
-def _replayed(run: "Run", row: int) -> tuple[np.ndarray, Any]:
-    """Recorded steps and the weights there; the replay must end where the run ended."""
-    setup = run.setup
+def _path(run: "Run", setup: Setup, row: int) -> tuple[np.ndarray, Any]:
+    """Recorded steps and the weights there, replayed; it must end where the run ended."""
     total = int(run.step[-1])
     size = sum(np.size(W) for W in setup.moving(setup.params0).values())
     every = int(run.step[1] - run.step[0]) if len(run.step) > 1 else 1
     while total and (total // every + 1) * size > MOST_NUMBERS:
         every = next(k for k in range(2 * every, total + 1) if total % k == 0)
     setup = setup.with_setting(num_steps=total, every=every)
-    seen = engine.trajectories(setup, (ITERATES,), every=every) if total else None
+    if total:
+        blocks = path_to(setup, jax.tree.map(lambda W: np.asarray(W)[[row]], run.params))
+    else:
+        blocks = {name: np.asarray(W)[:1] for name, W in setup.moving(setup.params0).items()}
     start = jax.tree.map(lambda W: W[0], setup.params0)
-    if seen is None:
-        return np.array([0]), lambda _: start
-    blocks = {k.removeprefix(f"{ITERATES}_"): x[0] for k, x in seen.probes.items()}
-    ends = trees.blocks(run.params)
-    for name, path in blocks.items():
-        kept = np.asarray(ends[name])[row]
-        if not np.isfinite(path[-1]).all():
-            raise InputError("the run diverged; train with a smaller step.")
-        scale = float(np.max(np.abs(path[-1]), initial=0.0)) + 1e-300
-        if not np.max(np.abs(kept - path[-1])) <= 1e-6 * scale:
-            raise InputError(
-                "a replay of the run from its first weights does not end at its last weights; "
-                "was it trained in another way, or edited?"
-            )
-    return np.arange(len(next(iter(blocks.values())))) * every, lambda k: trees.with_blocks(
-        start, {name: path[k] for name, path in blocks.items()}
-    )
+    steps = np.arange(len(next(iter(blocks.values())))) * every
+    return steps, lambda k: trees.with_blocks(start, {name: x[k] for name, x in blocks.items()})

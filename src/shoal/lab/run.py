@@ -13,8 +13,9 @@ from shoal.diagnostics.dynamics import STATES
 from shoal.errors import InputError, nearest
 from shoal.figures import Figure
 from shoal.lab import engine, probes
+from shoal.lab.replay import Loaded, certify, replayed
 from shoal.lab.setup import Setup
-from shoal.lab.theorem import Theorem, allowed_steps, certify, theorem_of
+from shoal.lab.theorem import Theorem, allowed_steps, theorem_of
 from shoal.methods import METHODS
 from shoal.runtime import in_float64
 from shoal.training import Trajectory
@@ -33,6 +34,7 @@ class Run:
     parts: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     """For each probe the names of its parts: ``movement`` is recorded as ``movement_W_Q``, ..."""
     notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    loaded: Loaded | None = None  # Where it was read from, until it has been replayed.
 
     @property
     def trajectory(self) -> Trajectory:
@@ -66,6 +68,14 @@ class Run:
     def certify(self, theorem: Any) -> Any:
         """Compare a theorem with this run (`shoal.certify`)."""
         return certify(self, theorem)
+
+    def replay(self, *, whole: bool = False) -> "Run":
+        """Compute a run that was read from disk again, and refuse it if it records other numbers.
+
+        `shoal.certify` and `shoal.prove` do so by themselves. ``whole`` replays long runs from end
+        to end, not in parts; ``notes["replayed"]`` says what was replayed.
+        """
+        return replayed(self, whole=whole)
 
     def final_states(self) -> list[dict[str, Any]] | None:
         """Where each seed came to rest; None if the lowest possible risk is not known."""

@@ -6,7 +6,7 @@ prediction of the initial tangent kernel. The paper's own constants are not cert
 was not available to us, only its abstract, reviews and public summaries.
 """
 
-from shoal.papers.song2024 import theorems, studies, classifier_studies, figures  # noqa: F401, I001
+from shoal.papers.song2024 import theorems, studies, classifier_studies, figures, proofs  # noqa: F401, I001
 from shoal.papers.song2024.model import PAPER, Song
 
 __all__ = ["PAPER", "Song"]
