@@ -1,0 +1,226 @@
+"""The ledger for people: a claim's story in a terminal, its page, the index, the short table."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from shoal.lab.claim import Check, Existence
+from shoal.lab.ledger import Json
+from shoal.pages.ledger_plot import claim_plot
+
+GROUPS = (
+    "supported", "contradicted", "inconclusive", "not testable", "exploratory", "stale",
+    "superseded",
+)  # fmt: skip
+
+
+def number(value: float) -> str:
+    """Three significant digits.
+
+    >>> number(0.012345), number(-math.inf)
+    ('0.0123', '-inf')
+    """
+    return f"{value:.3g}" if math.isfinite(value) else str(value)
+
+
+def turned(record: Json, ends: Sequence[float]) -> tuple[float, float]:
+    """An interval with the sign in which people read the effect."""
+    low, high = (record["sign"] * end for end in ends)
+    return (low, high) if low <= high else (high, low)
+
+
+def median_text(record: Json) -> str:
+    """The median with its 95 % sequence."""
+    if record["median"] is None:
+        return "-"
+    low, high = turned(record, record["median"])
+    middle = number(low) if low == high else f"{number(low)} to {number(high)}"
+    ends = turned(record, record["sequence"]["median"])
+    return f"{middle} [{number(ends[0])}, {number(ends[1])}]"
+
+
+def word_of(record: Json) -> str:
+    """The word that a reader sees first: a verdict, or what hides it."""
+    if record["status"] in ("stale", "superseded"):
+        return record["status"]
+    if record["waits"]:
+        return "not testable"
+    return record["verdict"]["word"]
+
+
+def limits_text(record: Json) -> str:
+    """What an effect that helps does: "is above 0"."""
+    if isinstance(record["for"], list):
+        return f"lies in [{', '.join(record['for'])}]"
+    limit = number(record["sign"] * float(record["for"]))
+    return f"is {'above' if record['sign'] > 0 else 'below'} {limit}"
+
+
+def sentence(record: Json) -> str:
+    """The verdict in one sentence."""
+    seeds, word, reason = record["seeds"], word_of(record), record["verdict"]["reason"]
+    if record["population"].startswith("weights") and word in ("supported", "contradicted"):
+        word += " for this problem"
+    said = (
+        word[:1].upper() + word[1:] + (f" ({reason})" if reason and word == "inconclusive" else "")
+    )
+    if record["waits"]:
+        return f"Not testable at this size: {record['waits']}."
+    if not seeds["counted"]:
+        return f"{said}: no seed has been run."
+    counts = f"{record['effect']} {limits_text(record)} in {seeds['above']} of {seeds['counted']} "
+    middle, _, ends = median_text(record).partition(" [")
+    low, high = ends.rstrip("]").split(", ")
+    said += f": {counts}draws; median {middle}, 95 % sequence {low} to {high}."
+    if seeds["abstained"]:
+        said += f" {seeds['abstained']} draws abstained."
+    if record["bent"]:
+        said += " Not a power law on this range."
+    return said
+
+
+def support_words(record: Json) -> str:
+    """How a supported statement about all draws must be read."""
+    if record["quantifier"]["share"] == "all":
+        return "Said of all draws; a test can support it only for nearly all (9 of 10)."
+    return ""
+
+
+def story(record: Json) -> list[str]:
+    """A claim in a terminal: statement, verdict, one sentence, rule and effect with its unit."""
+    from rich.markup import escape
+
+    lines = [
+        f"[bold]{escape(record['statement'])}[/]",
+        f"[dim]{escape(record['claim'])} v{record['version']}; {escape(record['provenance'])}[/]",
+        "",
+        escape(sentence(record)),
+        f"Rule: {escape(record['rule'])}.",
+        f"Effect: {escape(record['effect'])}; {escape(median_text(record))} (median, 95 %).",
+        f"Why these limits: {escape(record['why'])}.",
+        f"E-values: {number(record['e']['for_max'])} for, "
+        f"{number(record['e']['against_max'])} against (the ledger asks for 10240 at first).",
+    ]
+    lines += [f"Control, {c['sort']}: {_control(c)}." for c in record["controls"]]
+    if words := support_words(record):
+        lines.append(words)
+    return lines
+
+
+def _control(control: Json) -> str:
+    state = {True: "passed", False: "failed", None: "not finished"}[control["passed"]]
+    return f"{state} (E {number(control['e'])}, {control['seeds']} seeds)"
+
+
+def told(other: Check | Existence) -> list[str]:
+    """A statement that is not tested by seeds, in a terminal."""
+    from rich.markup import escape
+
+    lines = [f"[bold]{escape(other.statement)}[/]", f"[dim]{escape(other.key)}; {other.source}[/]"]
+    if isinstance(other, Check):
+        return [*lines, f"True by algebra: held by {other.test} (tolerance {other.tolerance})."]
+    found = other.witness()
+    said = "a witness was found and verified" if found["accepted"] else "no verified witness"
+    details = ", ".join(f"{k} {v}" for k, v in found.items() if k != "accepted")
+    return [*lines, f"Existence: {said} ({escape(other.checker)}).", escape(details)]
+
+
+# ------------------------------------------------------------------------------------ Markdown
+
+
+LEAD = (
+    "The chance that any verdict below is wrong by the luck of the draw is at most 5 %, however "
+    "long we ran and although claims share runs; [how](evidence.md). It does not cover bugs or the "
+    "choice of setting, for which there are controls, replays and the setting on each claim's page."
+)
+
+
+def counts(records: Iterable[Json]) -> dict[str, int]:
+    """How many claims have which word, in a fixed order."""
+    words = [word_of(record) for record in records]
+    return {group: words.count(group) for group in GROUPS if group in words}
+
+
+def markdown(records: Sequence[Json], others: Sequence[Any]) -> str:
+    """The ledger as a short table."""
+    said = ", ".join(f"{count} {group}" for group, count in counts(records).items())
+    lines = ["# The ledger", "", "Written by `shoal claims --markdown`; do not edit.", "", LEAD, ""]
+    lines += [f"{len(records)} registrations: {said}.", ""]
+    papers = dict.fromkeys(r["claim"].partition(".")[0] for r in records)
+    for paper in papers:
+        mine = [r for r in records if r["claim"].startswith(f"{paper}.")]
+        lines += [f"## {paper}", "", "| claim | verdict | draws | median [95 % sequence] |",
+                  "| --- | --- | --- | --- |"]  # fmt: skip
+        for r in sorted(mine, key=lambda r: GROUPS.index(word_of(r))):
+            reason = r["verdict"]["reason"] if word_of(r) == "inconclusive" else ""
+            verdict = f"**{word_of(r)}**" + (f" ({reason})" if reason else "")
+            claim = f"{r['statement']} (`{r['claim']}`; {r['provenance']})"
+            draws = f"{r['seeds']['above']} of {r['seeds']['counted']}"
+            cells = (claim, verdict, draws, f"{median_text(r)}, {r['effect']}")
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("")
+    if others:
+        lines += ["## Checks and existence", "", "Not evidence from draws, and not counted above.",
+                  ""]  # fmt: skip
+    for other in others:
+        how = f"test {other.test}" if isinstance(other, Check) else other.checker
+        lines.append(f"- {other.statement} (`{other.key}`; {other.kind}: {how})")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+# ---------------------------------------------------------------------------------------- pages
+
+
+def write_pages(
+    out: Path, records: Sequence[Json], others: Sequence[Any], write: Callable[[Path, bytes], None]
+) -> None:
+    """An index, and a page for every claim and version."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    shared = {"style": _text("ledger.css"), "lead": LEAD.replace("; [how](evidence.md)", "")}
+    shown = [_view(record) for record in records]
+    template = environment.from_string(_text("claim.html.j2"))
+    for view in shown:
+        page = template.render(claim=view, **shared)
+        write(out / view["file"], page.encode())
+    papers = dict.fromkeys(view["paper"] for view in shown)
+    index = environment.from_string(_text("ledger.html.j2")).render(
+        papers={p: [v for v in shown if v["paper"] == p] for p in papers},
+        counts=counts(records), groups=[group.replace(" ", "-") for group in GROUPS],
+        others=others, **shared,
+    )  # fmt: skip
+    write(out / "index.html", index.encode())
+
+
+def _text(name: str) -> str:
+    return resources.files("shoal.pages").joinpath(name).read_text(encoding="utf-8")
+
+
+def _view(record: Json) -> Json:
+    """A record with the words of its page."""
+    settings = [(str(k), str(v)) for k, v in record["setting"].items() if k != "setting"]
+    repeat = f"shoal claims {record['claim']} --until-decided --seeds 1"
+    controls = [
+        c
+        | {"said": _control(c), "changed": ", ".join(f"{k}: {v}" for k, v in c["changes"].items())}
+        for c in record["controls"]
+    ]
+    return record | {
+        "paper": record["claim"].partition(".")[0],
+        "file": f"{record['claim']}.v{record['version']}.html",
+        "word": word_of(record), "mark": word_of(record).replace(" ", "-"), "sentence": sentence(record), "median_text": median_text(record),
+        "limits_text": limits_text(record), "settings": settings, "controls": controls,
+        "setting_words": record["setting"].get("setting", ""), "plot": claim_plot(record),
+        "support_words": support_words(record), "repeat": repeat,
+        "share_text": _share(record), "number": number,
+    }  # fmt: skip
+
+
+def _share(record: Json) -> str:
+    ends = record["sequence"]["share_above"]
+    return "" if ends is None else f"{ends[0]:.0%} to {ends[1]:.0%}"
