@@ -213,7 +213,8 @@ def _view(record: Json) -> Json:
     return record | {
         "paper": record["claim"].partition(".")[0],
         "file": f"{record['claim']}.v{record['version']}.html",
-        "word": word_of(record), "mark": word_of(record).replace(" ", "-"), "sentence": sentence(record), "median_text": median_text(record),
+        "word": word_of(record), "mark": word_of(record).replace(" ", "-"),
+        "sentence": sentence(record), "median_text": median_text(record),
         "limits_text": limits_text(record), "settings": settings, "controls": controls,
         "setting_words": record["setting"].get("setting", ""), "plot": claim_plot(record),
         "support_words": support_words(record), "repeat": repeat,
