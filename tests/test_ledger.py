@@ -424,7 +424,8 @@ def test_every_state_of_a_claim_has_a_page(tmp_path):
                       above(0.0, "x"), source="ours", design={"lo": 1.0},
                       control={"lo": -9.0})  # fmt: skip
     entries = [empty, entry_of(wide, 1, count=9),
-               passed(entry_of(claim_of("demo.old"), 2, count=17))._replace(superseded_by=2)]  # fmt: skip
+               passed(entry_of(claim_of("demo.old"), 2, count=17))]  # fmt: skip
+    entries[2] = entries[2]._replace(superseded_by=2)
     found = ledger.records(entries)
     pages.write_pages(tmp_path, found, [], lambda path, text: path.write_bytes(text))
     assert len(list(tmp_path.glob("*.html"))) == 4

@@ -1,12 +1,13 @@
 """Exponents of one seed's curve, also where some of its values are only bounded."""
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import ArrayLike
 
 Interval = tuple[float, float]
 
 
-def slope_interval(x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Interval:
+def slope_interval(x: Any, low: Any, high: Any) -> Interval:
     """The exponent of y against x by least squares, if each y is known to lie in [low, high].
 
     A censored value (``high`` infinite, or ``low`` zero) is never replaced by a number.
@@ -18,7 +19,7 @@ def slope_interval(x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Interval:
     return _weighted(_weights(np.log(np.asarray(x, float))), low, high)
 
 
-def bend_interval(x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Interval:
+def bend_interval(x: Any, low: Any, high: Any) -> Interval:
     """The exponent over the upper half of the grid minus that over the lower half.
 
     An odd grid has its middle point in both halves. Zero for a power law.
@@ -36,7 +37,7 @@ def _weights(t: np.ndarray) -> np.ndarray:
     return t / (t @ t)
 
 
-def _weighted(weights: np.ndarray, low: ArrayLike, high: ArrayLike) -> Interval:
+def _weighted(weights: np.ndarray, low: Any, high: Any) -> Interval:
     """Ends of ``sum weights * log y``; weights that are zero up to rounding are left out."""
     kept = np.abs(weights) >= 1e-12 * np.abs(weights).max()
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -212,7 +212,7 @@ _claim(
     over_tokens, between(0.8, 1.25, "condition number of the output over that of the tokens"),
     f"{SEQUENCE}; 16 tokens of correlation 0.9, score scale 1, value scale 0.1",
     {"value_scale": 0.1, "token_correlation": 0.9}, why=FACTOR, seconds=0.05,
-    control={"value_scale": 20.0},
+    controls=[Control({"value_scale": 20.0}, why="large value weights outweigh the tokens")],
 )  # fmt: skip
 for _key, _word, _scale in (("small", "small", 0.25), ("large", "large", 2.0)):
     _claim(

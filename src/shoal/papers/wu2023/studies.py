@@ -211,6 +211,7 @@ def versus(
         one, two = one | {"step_size": steps[0]}, two | {"step_size": steps[1]}
         design["tuned"] = {"seeds": [9000, 9015], "by": "mean decades"}
     design |= {"favoured": one, "other": two, "step_of": dict(favoured)}
+    more = {"control_why": "the favoured side trains its query weights only"} | more
     claim(key, statement, advantage, test or above(0.0, effect), {"favoured": dict(control)},
           design, **more)  # fmt: skip
 
