@@ -370,11 +370,11 @@ def bench(
 
 @_command(_SHOW, "publishing")
 def report(*paths: Path, out: Path | None = None, paper: str = "", json: bool = False) -> None:
-    """Make one self-contained HTML page of runs, certificates, figures or ledgers.
+    """Make one self-contained HTML page of runs, certificates or figures.
 
     Args:
-        paths: Run folders, folders of 'shoal claims' or 'shoal reproduce', or files with what
-            'shoal certify --json' printed.
+        paths: Run folders, folders of 'shoal reproduce', or files with what 'shoal certify --json'
+            printed.
         out: The page, by default report.html in the first folder (or beside the first file).
         paper: The file that defines the paper, if it is your own (./mine.py).
         json: Print the page's path as JSON.
