@@ -80,7 +80,7 @@ def test_a_registration_can_be_read_back_without_the_code():
     claim = claim_of(test=between(-1.0, 2.0, "gap"), why="said so")
     line = json.loads(json.dumps(line_of(claim)))
     assert ledger.rule_of(line) == claim.test.rule
-    assert ledger.test_of(line) == claim.test
+    assert ledger.criterion_of(line) == claim.test
     assert line["seeds"] == [10000, 14999]
     assert ledger.control_seed(line, 0) == 15000
 

@@ -341,7 +341,9 @@ def _table(records: list[Json], others: Sequence[Any]) -> Any:
     rows = [_cells(record) for record in records if record["status"] != "superseded"]
     for other in others:
         said = f"{escape(other.statement)}\n[dim]{escape(other.key)}[/]"
-        rows.append((said, "check" if isinstance(other, Check) else "existence", "", "", ""))
+        held = isinstance(other, Check) or other.witness()["accepted"]
+        word = "check" if isinstance(other, Check) else "supported" if held else "inconclusive"
+        rows.append((said, console.coloured(word) + f"\n[dim]{other.kind}[/]", "", "", ""))
     return console.table("claim", "verdict", "draws", "median [95 % sequence]", "E", rows=rows)
 
 

@@ -115,10 +115,11 @@ def _compact(text: str) -> str:
     for line in text.splitlines():
         bare = line.strip()
         if held is not None:
-            held += bare + (" " if bare.endswith(",") else "")
             if bare in ("]", "],"):
-                lines.append(held)
+                lines.append(held.rstrip() + bare)
                 held = None
+            else:
+                held += bare + (" " if bare.endswith(",") else "")
         elif bare == "[":
             held = line
         else:

@@ -36,7 +36,7 @@ class Control(NamedTuple):
     why: str = ""
 
 
-class Test(NamedTuple):
+class Criterion(NamedTuple):
     """What the effect is, and the rule for it. ``sign`` is -1 where small effects help."""
 
     rule: Rule
@@ -78,7 +78,7 @@ def quantifier(rule: Rule) -> str:
 def above(
     limit: float, effect: str, *, against: float | None = None, bound: bool = False,
     share: Fraction = HALF, every: bool = False, ties: str = "against",
-) -> Test:  # fmt: skip
+) -> Criterion:  # fmt: skip
     """The effect is above a limit, and refuted if below another one (by default the same).
 
     ``share`` is the share of draws of which this is said; ``every`` says it of all draws, which
@@ -86,23 +86,23 @@ def above(
     """
     other = limit if against is None else against
     kind = "bound" if bound or every else "direction"
-    return Test(check_rule(Rule(kind, limit, other, share, every, ties)), effect)
+    return Criterion(check_rule(Rule(kind, limit, other, share, every, ties)), effect)
 
 
-def below(limit: float, effect: str, *, against: float | None = None, **more: Any) -> Test:
+def below(limit: float, effect: str, *, against: float | None = None, **more: Any) -> Criterion:
     """The effect is below a limit: as `above`, with the sign of effect and limits turned."""
     other = limit if against is None else against
     return above(-limit, effect, against=-other, **more)._replace(sign=-1)
 
 
-def between(low: float, high: float, effect: str) -> Test:
+def between(low: float, high: float, effect: str) -> Criterion:
     """The effect lies within a window: both sides must be refuted for *supported*."""
-    return Test(check_rule(Rule("equivalence", low, high)), effect)
+    return Criterion(check_rule(Rule("equivalence", low, high)), effect)
 
 
-def exponent(low: float, high: float, effect: str) -> Test:
+def exponent(low: float, high: float, effect: str) -> Criterion:
     """An exponent lies within a window, and the line is straight within half of it."""
-    return Test(check_rule(Rule("scaling", low, high)), effect)
+    return Criterion(check_rule(Rule("scaling", low, high)), effect)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Claim:
     statement: str
     source: str  # Provenance.
     measure: Measure
-    test: Test
+    test: Criterion
     design: dict[str, Any]
     controls: tuple[Control, ...]
     why: str  # Where the limits come from.
@@ -197,7 +197,7 @@ Statement = Claim | Check | Existence
 
 
 def make_claim(
-    key: str, statement: str, measure: Measure, test: Test, *, source: str,
+    key: str, statement: str, measure: Measure, test: Criterion, *, source: str,
     design: Design | None = None, control: Design | None = None,
     controls: Iterable[Control] = (), why: str = "", **more: Any,
 ) -> Claim:  # fmt: skip

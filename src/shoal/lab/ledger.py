@@ -18,7 +18,7 @@ import numpy as np
 from shoal.errors import InputError
 from shoal.evidence import betting, family, rules, sequences
 from shoal.evidence.rules import WINDOWS, Effect, Rule
-from shoal.lab.claim import Claim, Test, quantifier
+from shoal.lab.claim import Claim, Criterion, quantifier
 
 Json = dict[str, Any]
 
@@ -140,11 +140,11 @@ def rule_of(registration: Json) -> Rule:
     return Rule(registration["kind"], float(low), float(high), *how)
 
 
-def test_of(registration: Json) -> Test:
+def criterion_of(registration: Json) -> Criterion:
     """Rule, effect and sign of a registration, as frozen."""
     said = registration["statistic"]
     effect = said["effect"] if said["sign"] > 0 else said["effect"].removeprefix("minus ")
-    return Test(rule_of(registration), effect, said["sign"])
+    return Criterion(rule_of(registration), effect, said["sign"])
 
 
 def differences(claim: Claim, registration: Json) -> list[str]:
@@ -307,7 +307,7 @@ def records(entries: Sequence[Entry]) -> list[Json]:
 def record(entry: Entry, refuted: set[tuple[str, int, str]]) -> Json:
     """All that is known of a claim, as the pages show it."""
     line, result, claim = entry.registration, entry.result, entry.claim
-    rule, test, effects = rule_of(line), test_of(line), effects_of(result)
+    rule, test, effects = rule_of(line), criterion_of(line), effects_of(result)
     name, seen = name_of(line), [e.value for e in rules.counted(rule, effects)]
     found = rules.tally(rule, effects)
     shown = sequences.median_sequence(seen)

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 
 from shoal.errors import InputError
 from shoal.figures import Figure
-from shoal.lab.claim import Check, Claim, Design, Existence, Measure, Statement, Test, make_claim
+from shoal.lab.claim import (
+    Check,
+    Claim,
+    Criterion,
+    Design,
+    Existence,
+    Measure,
+    Statement,
+    make_claim,
+)
 from shoal.lab.setting import OURS, PAPER, SUMMARY, Setting
 from shoal.lab.setup import Setup, paper_setup
 from shoal.lab.study import Study, study_figure
@@ -93,7 +102,7 @@ class Paper:
         return add
 
     def claim(
-        self, key: str, statement: str, measure: Measure, test: Test, *, source: str = OURS,
+        self, key: str, statement: str, measure: Measure, test: Criterion, *, source: str = OURS,
         control: Design | None = None, **more: Any,
     ) -> Claim:  # fmt: skip
         """Register a claim: an experiment with one number per seed, a rule and a negative control.

@@ -164,9 +164,7 @@ def markdown(records: Sequence[Json], others: Sequence[Any]) -> str:
     if others:
         lines += ["## Checks and existence", "", "Not evidence from draws, and not counted above.",
                   ""]  # fmt: skip
-    for other in others:
-        how = f"test {other.test}" if isinstance(other, Check) else other.checker
-        lines.append(f"- {other.statement} (`{other.key}`; {other.kind}: {how})")
+    lines += [f"- {o.statement} (`{o.key}`; {other_words(o)})" for o in others]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -192,7 +190,7 @@ def write_pages(
     index = environment.from_string(_text("ledger.html.j2")).render(
         papers={p: [v for v in shown if v["paper"] == p] for p in papers},
         counts=counts(records), groups=[group.replace(" ", "-") for group in GROUPS],
-        others=others, **shared,
+        others=[(o.statement, other_words(o)) for o in others], **shared,
     )  # fmt: skip
     write(out / "index.html", index.encode())
 
@@ -203,12 +201,11 @@ def _text(name: str) -> str:
 
 def _view(record: Json) -> Json:
     """A record with the words of its page."""
-    settings = [(str(k), str(v)) for k, v in record["setting"].items() if k != "setting"]
+    design = record["setting"].items()
+    settings = [(k, plainly(v)) for k, v in design if k != "setting" and plainly(v)]
     repeat = f"shoal claims {record['claim']} --until-decided --seeds 1"
     controls = [
-        c
-        | {"said": _control(c), "changed": ", ".join(f"{k}: {v}" for k, v in c["changes"].items())}
-        for c in record["controls"]
+        c | {"said": _control(c), "changed": plainly(c["changes"])} for c in record["controls"]
     ]
     return record | {
         "paper": record["claim"].partition(".")[0],
@@ -216,10 +213,39 @@ def _view(record: Json) -> Json:
         "word": word_of(record), "mark": word_of(record).replace(" ", "-"),
         "sentence": sentence(record), "median_text": median_text(record),
         "limits_text": limits_text(record), "settings": settings, "controls": controls,
-        "setting_words": record["setting"].get("setting", ""), "plot": claim_plot(record),
+        "setting_words": _sentence(record["setting"].get("setting", "")),
+        "why": _sentence(record["why"]), "plot": claim_plot(record),
         "support_words": support_words(record), "repeat": repeat,
         "share_text": _share(record), "number": number,
     }  # fmt: skip
+
+
+def plainly(value: Any) -> str:
+    """A design's value in words; nothing for what is not set.
+
+    >>> plainly({"width": [32, 128], "more": {}, "step": None, "side": {"clip": True}})
+    'width 32, 128; side (clip yes)'
+    """
+    if isinstance(value, dict):
+        parts = {k: plainly(v) for k, v in value.items()}
+        nested = {k: isinstance(value[k], dict) for k in parts}
+        return "; ".join(f"{k} ({v})" if nested[k] else f"{k} {v}" for k, v in parts.items() if v)
+    if isinstance(value, list | tuple):
+        return ", ".join(f"[{plainly(v)}]" if isinstance(v, list) else plainly(v) for v in value)
+    words = {True: "yes", False: "no"} if isinstance(value, bool) else {None: ""}
+    return words.get(value, str(value))
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:] + ("" if words.endswith(".") or not words else ".")
+
+
+def other_words(other: Check | Existence) -> str:
+    """What holds a statement that is not tested by seeds."""
+    if isinstance(other, Check):
+        return f"identity, held by {other.test}, tolerance {other.tolerance}"
+    found = "a verified witness" if other.witness()["accepted"] else "no verified witness"
+    return f"existence: {found} ({other.checker})"
 
 
 def _share(record: Json) -> str:

@@ -15,7 +15,7 @@ from shoal.evidence.rules import Effect
 from shoal.evidence.sequences import Interval
 from shoal.figures import Panel, band
 from shoal.lab import effects
-from shoal.lab.claim import Control, Design, Test, Value, above, below, between, exponent
+from shoal.lab.claim import Control, Criterion, Design, Value, above, below, between, exponent
 from shoal.lab.run import train
 from shoal.lab.setting import OURS
 from shoal.lab.setup import paper_setup
@@ -45,7 +45,7 @@ def _plan(design: Design, seeds: Seeds) -> Plan:
 
 
 def _claim(
-    key: str, statement: str, measure: Any, test: Test, control: Design, design: Design,
+    key: str, statement: str, measure: Any, test: Criterion, control: Design, design: Design,
     **more: Any,
 ) -> None:  # fmt: skip
     settled: dict[str, Any] = {"setting": SETTING, "assumptions": ("float64",), "source": SAYS}

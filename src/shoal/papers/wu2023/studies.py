@@ -19,7 +19,7 @@ import numpy as np
 from shoal.evidence.rules import Effect
 from shoal.evidence.sequences import EVERYWHERE, Interval
 from shoal.lab import effects
-from shoal.lab.claim import Control, Design, Test, above, below, between, exponent
+from shoal.lab.claim import Control, Criterion, Design, above, below, between, exponent
 from shoal.lab.engine import per_start
 from shoal.lab.run import Run
 from shoal.lab.setting import OURS, SUMMARY
@@ -71,7 +71,7 @@ def at_start(plan: Plan, function: Callable[[Setup], Any], **values: Any) -> np.
 
 
 def claim(
-    key: str, statement: str, measure: Any, test: Test, control: Design, design: Design,
+    key: str, statement: str, measure: Any, test: Criterion, control: Design, design: Design,
     source: str = SUMMARY, **more: Any,
 ) -> None:  # fmt: skip
     """Register a claim at our sizes."""
@@ -197,7 +197,7 @@ TUNED: dict[str, tuple[float, float]] = {
 
 def versus(
     key: str, statement: str, favoured: Design, other: Design, width: int, *,
-    control: Design = CRIPPLED, test: Test | None = None, effect: str, tuned: bool = False,
+    control: Design = CRIPPLED, test: Criterion | None = None, effect: str, tuned: bool = False,
     common: Design | None = None, **more: Any,
 ) -> None:  # fmt: skip
     """Claim about two settings on the same draws; the negative control weakens the favoured side.
