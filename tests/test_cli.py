@@ -416,7 +416,7 @@ def bad_files(tmp_path_factory):
         ("claims wu2023.rank_is_neded", "did you mean 'rank_is_needed'"),
         ("claims nobody2020", "no paper is called"),
         ("claims wu2023.rank_is_needed --out F.npz", "cannot write into"),
-        ("claims wu2023.rank_is_needed --markdown taken", "cannot write 'taken'"),
+        ("claims wu2023.rank_is_needed --markdown taken", "Is a directory"),
         ("claims wu2023.rank_is_needed --until-decided --budget soon", "expected a time"),
         ("claims wu2023.rank_is_needed --seeds 3", "belong to --until-decided"),
         ("reproduce wu2023.scalign", "did you mean 'scaling'"),

@@ -119,14 +119,14 @@ def test_data_measures_the_problem(shoal):
 
 def test_an_edited_claim_is_refused_until_it_is_a_new_version(shoal):
     shutil.copy(TOY, "mine.py")
-    papers._from_file.cache_clear()
+    papers._module.cache_clear()
     text = Path("mine.py").read_text().replace("doe2024", "mine2024")
     Path("mine.py").write_text(text)
     shoal("claims", "freeze", "mine.py.gain_helps")
     (first,) = shoal("claims", "mine.py.gain_helps", "--until-decided", "--seeds", "20")
     assert (first["claim"], first["status"]) == ("mine2024.gain_helps", "current")
     Path("mine.py").write_text(text.replace("num_steps=20", "num_steps=10"))
-    papers._from_file.cache_clear()
+    papers._module.cache_clear()
     said = shoal("claims", "mine.py.gain_helps", code=2)
     assert "differs from its registration in design" in said
 

@@ -18,7 +18,7 @@ def median_sequence(effects: Sequence[Interval], threshold: int = SHOWN) -> list
     With threshold 40 it covers the median at all times with probability 95 %: the k-th largest
     lower and the k-th smallest upper end, where k of n above would reach the threshold.
 
-    >>> median_sequence([(x, x) for x in (1.0, 2, 3, 4, 5, 6, 7, 8)])[-1]
+    >>> median_sequence([(x, x) for x in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)])[-1]
     (1.0, 8.0)
     """
     lows: list[float] = []
