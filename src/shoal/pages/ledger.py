@@ -67,7 +67,7 @@ def sentence(record: Json) -> str:
         word[:1].upper() + word[1:] + (f" ({reason})" if reason and word == "inconclusive" else "")
     )
     if record["waits"]:
-        return f"Not testable at this size: {record['waits']}."
+        return f"Not testable yet: {record['waits']}."
     if not seeds["counted"]:
         return f"{said}: no seed has been run."
     counts = f"{record['effect']} {limits_text(record)} in {seeds['above']} of {seeds['counted']} "
