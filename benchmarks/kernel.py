@@ -34,10 +34,14 @@ def shoal(precision: str, **sizes: int) -> harness.Work:
 
 def jax_contraction(precision: str, **sizes: int) -> harness.Work:
     """The Jacobian of all samples, contracted with itself."""
-    from shoal.diagnostics.kernels import tangent_kernels
+    import jax
+    import jax.numpy as jnp
+
+    import rivals
 
     start = _start(precision, **sizes)
-    return _total(tangent_kernels(start.network, start.inputs), start.params0)
+    params = jax.tree.map(jnp.asarray, start.params0)
+    return rivals.jacobian_contraction(start.network.apply, params, jnp.asarray(start.inputs))
 
 
 def torch_contraction(precision: str, **sizes: int) -> harness.Work:

@@ -208,3 +208,19 @@ def half_sum(e: Any) -> Any:
 def mean(e: Any) -> Any:
     """Mean of squared errors."""
     return (e**2).mean()
+
+
+# ------------------------------------------------------------------------------ tangent kernels
+
+
+def jacobian_contraction(apply: Any, params: Any, inputs: Any) -> harness.Work:
+    """The tangent kernel by vmap of jax.jacrev, contracted."""
+    import jax
+
+    @jax.jit
+    def kernel(params: Any, inputs: Any) -> Any:
+        J = jax.vmap(jax.jacrev(apply), in_axes=(None, 0))(params, inputs)
+        rows = [j.reshape(len(inputs), -1) for j in jax.tree.leaves(J)]
+        return sum(j @ j.T for j in rows)
+
+    return lambda: {"kernel": kernel(params, inputs).block_until_ready()}

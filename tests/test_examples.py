@@ -57,7 +57,7 @@ def test_any_model_can_be_certified(told):
 
 @pytest.mark.slow
 def test_an_own_model_is_trained_and_shown(told, tmp_path):
-    text, names = told("your_own_model")
+    text, names = told("own_jax")
     run = names["run"]
     assert (run.risk[:, -1] < 0.3 * run.risk[:, 0]).all()
     assert run.parts["movement"] == ("attention.query", "embed", "readout")
@@ -87,3 +87,13 @@ def test_an_equinox_module_is_certified(told):
     pytest.importorskip("equinox", reason="equinox is not installed")
     text, _ = told("own_equinox")
     assert "kernel_regime" in text
+
+
+@pytest.mark.slow
+def test_the_stalling_layer_is_found_out(told):
+    pytest.importorskip("torch", reason="torch is not installed")
+    text, names = told("stalling_layer")
+    first = names["found"].causes[0]
+    assert first.key == "saturated_attention"
+    assert first.trial.factor > 3
+    assert "looks at one token only" in text

@@ -385,3 +385,56 @@ def test_a_wrong_target_is_told_in_one_line(shoal, words, complaint):
     assert (code, out) == (2, "")
     assert complaint in err
     assert err.count("\n") == 1
+
+
+# ------------------------------------------------------------------------------------------ sweeps
+
+NET = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+import shoal as sh
+
+x = np.random.default_rng(0).normal(size=(10, 4))
+y = np.sin(x[:, 0])
+
+
+def net(width: int = 8, scale: float = 1.0, seeds=(0,)):
+    def init(key):
+        return {"W": scale * jax.random.normal(key, (4, width)) / 2, "v": jnp.ones(width) / width}
+
+    return sh.setup(lambda p, x: jnp.tanh(x @ p["W"]) @ p["v"], init, x, y, seeds=seeds)
+"""
+
+
+def test_keywords_of_a_function_are_axes_of_a_sweep(tmp_path, capsys):
+    (tmp_path / "my.py").write_text(NET)
+    (tmp_path / "sweep.toml").write_text(
+        f'paper = "{tmp_path}/my.py:net"\nseeds = [0, 1]\n[set]\nnum_steps = 20\nevery = 20\n'
+        "[axes]\nwidth = [4, 8]\n[derived]\nscale = 'width / 8'\n"
+    )
+    words = ["sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path / "out")]
+    assert main(words) == 0
+    capsys.readouterr()
+    query = "SELECT width, scale, seed, risk_last FROM runs ORDER BY width, seed"
+    assert main(["query", str(tmp_path / "out"), query, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["width"], row["scale"], row["seed"]) for row in rows] == [
+        (4, 0.5, 0), (4, 0.5, 1), (8, 1.0, 0), (8, 1.0, 1),
+    ]  # fmt: skip
+    namespace = {}
+    exec(NET, namespace)
+    for row in rows[::3]:
+        setup = namespace["net"](width=row["width"], scale=row["scale"], seeds=(row["seed"],))
+        run = sh.train(setup, steps=20, every=20, probes=[])
+        assert row["risk_last"] == pytest.approx(run.risk[0, -1], rel=1e-9)
+
+
+def test_a_module_with_its_data_is_a_target(tmp_path, capsys):
+    pytest.importorskip("torch", reason="torch is not installed")
+    text = "import torch\nimport numpy as np\ntorch.manual_seed(0)\nmodel = torch.nn.Linear(3, 1)\n"
+    (tmp_path / "my.py").write_text(text)
+    assert main(["train", f"{tmp_path}/my.py:model"]) == 2
+    assert "should also define x" in capsys.readouterr().err
+    (tmp_path / "your.py").write_text(text + "x, y = np.eye(3), np.ones((3, 1))\n")
+    assert main(["train", f"{tmp_path}/your.py:model", "--steps", "5", "--json"]) == 0

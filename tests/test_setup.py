@@ -438,7 +438,10 @@ def test_per_sample_lifts_a_function_of_one_sample():
         ({"loss": "sqares"}, "no loss is called 'sqares'; did you mean 'squares'"),
         ({"train": "inn.*"}, r"no parameter is called 'inn.\*'"),
         ({"loss": lambda o, t: o - t}, "returns shape .6,. of float64; expected one"),
-        ({"y": np.ones((6, 1))}, r"y has \(6, 1\); half_sum_of_squares expects"),  # would be broadcast
+        (
+            {"y": np.ones((6, 1))},
+            r"y has \(6, 1\); half_sum_of_squares expects",
+        ),  # would be broadcast
     ],
 )
 def test_own_models_that_do_not_fit_are_refused(change, complaint):

@@ -22,7 +22,7 @@ from shoal.errors import InputError
 from shoal.lab import setup as setups
 from shoal.lab.run import train
 from shoal.lab.setup import paper_setup
-from shoal.papers import _from_file, paper_of
+from shoal.papers import _module, paper_of
 from shoal.sweeps import batches, grid
 from shoal.sweeps.expressions import evaluate
 from shoal.sweeps.parse import parse
@@ -371,7 +371,7 @@ def test_a_run_is_named_by_the_source_of_its_paper(tmp_path):
     keys = []
     for end in ("", "# another comment\n"):
         mine.write_text(TOY.read_text() + end)
-        _from_file.cache_clear()
+        _module.cache_clear()
         keys.append(sweep_of(PLAIN.replace(str(TOY), str(mine))).key(0))
     assert keys[0] != keys[1]
 

@@ -196,3 +196,34 @@ def test_a_wrong_translation_is_caught(monkeypatch):
     monkeypatch.setitem(aten.TABLE, "aten.tanh.default", lambda x: x * 1.0000001)
     with pytest.raises(sh.InputError, match="is not exact"):
         sh.setup(nn.Sequential(nn.Linear(8, 2), nn.Tanh()), X[:, 0], np.zeros((6, 2)))
+
+
+class Detached(nn.Module):
+    """The first layer gets no gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(3, 4), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x)).detach())
+
+
+class WithoutGrad(Detached):
+    def forward(self, x):
+        with torch.no_grad():
+            h = torch.tanh(self.a(x))
+        return self.b(h)
+
+
+def test_a_detach_stops_the_gradient_as_in_pytorch():
+    x = np.random.default_rng(0).normal(size=(6, 3))
+    setup = sh.setup(Detached(), x, np.ones((6, 1)))
+    run = sh.train(setup, steps=3, step_size=0.1, probes=["gradient_norm"])
+    assert not run.probes["gradient_norm_a.weight"].any()
+    assert run.probes["gradient_norm_b.weight"].all()
+
+
+def test_a_part_without_grad_is_refused_by_name():
+    with pytest.raises(sh.InputError, match=r"under torch.no_grad\(\)"):
+        sh.setup(WithoutGrad(), np.ones((6, 3)), np.ones((6, 1)))

@@ -299,7 +299,8 @@ def installed(tmp_path_factory):
 
 
 def command(installed, *words, code=0):
-    environment = os.environ | {"PYTHONPATH": str(installed)}
+    before = os.environ.get("PYTHONPATH", "")
+    environment = os.environ | {"PYTHONPATH": f"{installed}{os.pathsep}{before}"}
     done = subprocess.run(
         [sys.executable, "-m", "shoal", *words],
         capture_output=True, text=True, env=environment, check=False,

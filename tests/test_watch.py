@@ -1,5 +1,6 @@
 """Loops that shoal does not run: what is recorded, kept after a kill, and made of a log."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 import five_models
 import shoal as sh
+from shoal.cli import main
 from shoal.disk import logs
 
 
@@ -139,3 +141,13 @@ def test_a_pytorch_loop_is_watched(tmp_path):
         optimiser.step()
     own = sh.train(setup, steps=10, every=5, step_size=0.1, probes=[])
     np.testing.assert_allclose(sh.load(tmp_path / "log", setup).risk, own.risk, rtol=1e-10)
+
+
+def test_a_log_is_diagnosed_and_reported(setup, tmp_path, capsys):
+    loop(setup, sh.watch(setup, every=5, out=tmp_path / "log", method="gd", step_size=0.1), 40)
+    found = sh.diagnose(sh.load(tmp_path / "log", setup), trials=False)
+    assert found.verdict in ("converging", "slow", "at the floor")
+    assert main(["diagnose", str(tmp_path / "log"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] in ("converging", "slow")
+    assert main(["report", str(tmp_path / "log"), "--out", str(tmp_path / "page.html")]) == 0
+    assert "gradient norm" in (tmp_path / "page.html").read_text()

@@ -20,9 +20,11 @@ _PLACES = {
     "landscapes": "landscape",
     "lab.run": "train Run load",
     "lab.theorem": "certify Theorem",
+    "lab.proof": "prove Proof",
     "lab.setup": "Setup",
     "lab.own": "per_sample",
     "lab.watch": "watch",
+    "lab.diagnosis": "diagnose",
     "lab.study": "Study decades",
     "lab.setting": "Setting Static Traced Data",
     "lab.paper": "Paper",
@@ -71,9 +73,11 @@ if TYPE_CHECKING:
     from shoal.inits import lecun
     from shoal.lab import probes
     from shoal.lab.claim import Claim, Control, above, below, between, exponent
+    from shoal.lab.diagnosis import diagnose
     from shoal.lab.effects import compared, measured, per_doubling, power_law
     from shoal.lab.own import per_sample
     from shoal.lab.paper import Paper
+    from shoal.lab.proof import Proof, prove
     from shoal.lab.run import Run, load, train
     from shoal.lab.setting import Data, Setting, Static, Traced
     from shoal.lab.setup import Setup

@@ -109,6 +109,17 @@ def progress(label: str) -> Iterator[Callable[[int, int], None]]:
     yield line
 
 
+@contextmanager
+def working(label: str) -> Iterator[Callable[[str], None]]:
+    """What is being done, on standard error: a moving line in a terminal, else a line each."""
+    err = console(stderr=True)
+    if err.is_terminal:
+        with err.status(escape(label)) as status:
+            yield lambda what: status.update(escape(f"{label}: {what}"))
+        return
+    yield lambda what: err.print(f"{label}: {what}", markup=False)
+
+
 def tracked(label: str, items: Iterable[T], total: int) -> Iterator[T]:
     """Go through items with progress."""
     with progress(label) as tell:
@@ -243,6 +254,39 @@ def setup_text(setup: Setup) -> str:
     more = f" and {len(blocks) - 8} more blocks" if len(blocks) > 8 else ""
     seeds = counted(len(setup.seeds), "seed") if setup.seeds else "one start"
     return f"Setup of {setup.name}, {seeds}: {sizes_text(setup)}\n{shapes}{more}"
+
+
+def proof_text(proof: Any) -> str:
+    """A proof in a few lines."""
+    when = (
+        f" at step {proof.step}" if proof.verdict == "undecided" else f" from step {proof.step} on"
+    )
+    at = "" if proof.step is None else when
+    by = f" ({proof.theorem})" if proof.theorem else ""
+    lines = [f"{proof.verdict}{at}{by}: {proof.reason}"]
+    low, high = proof.risk
+    if proof.verdict == "converges":
+        lines.append(
+            f"The residual shrinks by {proof.rate[0]:.6g} a step, later by {proof.rate[1]:.6g}, "
+            f"and the weights stay within {proof.radius:.3g}."
+        )
+    elif proof.verdict == "stuck":
+        lines.append(
+            f"The risk tends to a number in [{low:.17g}, {high:.17g}], by {proof.rate[0]:.6g} a "
+            f"step, within {proof.radius:.3g} of the weights."
+        )
+    lines.append(
+        f"{counted(proof.num_weights, 'weight')}, {counted(proof.num_outputs, 'output')}, "
+        f"{counted(proof.decisions, 'decision')}, {proof.seconds:.2f} s; "
+        "for gradient descent in exact arithmetic."
+    )
+    if proof.slack:
+        worst = ", ".join(
+            f"{name} {factor:.3g}x" + (f" ({place})" if place else "")
+            for name, place, factor in proof.slack
+        )
+        lines.append(f"Bounds lose most in: {worst}.")
+    return "\n".join([*lines, proof.remark] if proof.remark else lines)
 
 
 def run_parts(run: Run, certificates: Sequence[Certificates] = ()) -> Iterator[Any]:

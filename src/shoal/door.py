@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from shoal.errors import InputError, nearest
-from shoal.interop import from_module, is_module
-from shoal.lab.own import own_setup
+from shoal.interop import is_module
+from shoal.lab.own import module_setup, own_setup
 from shoal.lab.paper import Paper
 from shoal.lab.setting import Setting
 from shoal.lab.setup import Setup, paper_setup
@@ -60,32 +60,6 @@ def setup(target: Any, *args: Any, seeds: Any = None, **values: Any) -> Setup:
 
 OPTIONS = {"loss", "train", "precision"}
 """What a setup of an own model can be told beside its data."""
-
-
-def module_setup(module: Any, *args: Any, **values: Any) -> Setup:
-    """A setup from a module of another library."""
-    if len(args) not in (2, 3):
-        raise InputError(f"expected sh.setup(module, x, y), and {len(args) + 1} values were given.")
-    variables = args[0] if len(args) == 3 else None
-    x, y = args[-2:]
-    if isinstance(variables, str | Path):
-        raise InputError(
-            "load the weights into the module first, then call sh.setup(module, x, y)."
-        )
-    found = from_module(module, x, variables)
-    label = type(module).__name__
-    if found.frozen and values.get("train", "all") == "all":
-        values["train"] = ",".join(name for name in found.params if name not in found.frozen)
-    return own_setup(
-        found.function,
-        found.params,
-        x,
-        y,
-        label=label,
-        restore=found.restore,
-        read=found.read,
-        **values,
-    )
 
 
 def report(*results: Any, out: str | Path = "report.html", title: str = "") -> Path:

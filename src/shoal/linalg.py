@@ -48,6 +48,16 @@ def eigenvalues(A: Float[Array, "k k"]) -> Float[Array, " k"]:
     return _eigvalsh(A.astype(jnp.float64))
 
 
+def eigensystem(A: Float[Array, "k k"]) -> tuple[Float[Array, " k"], Float[Array, "k k"]]:
+    """Eigenvalues of a symmetric matrix in float64, ascending, and eigenvectors as columns.
+
+    >>> values, vectors = eigensystem(jnp.array([[0.0, 1.0], [1.0, 0.0]]))
+    >>> bool(jnp.allclose(vectors * values[None] @ vectors.T, jnp.array([[0.0, 1.0], [1.0, 0.0]])))
+    True
+    """
+    return _eigh(A.astype(jnp.float64))
+
+
 def norm_op(A: Float[Array, "*shape"]) -> Float[Array, ""]:
     """Operator norm of a matrix, Euclidean norm of a vector."""
     return singular_values(A)[0] if A.ndim == 2 else norm_fro(A)

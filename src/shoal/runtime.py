@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -131,7 +132,10 @@ def command_session() -> Iterator[None]:
     for name, value in chosen.items():
         jax.config.update(name, value)
     try:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), warnings.catch_warnings():
+            # JAX does not write an entry in one piece; one that is cut short is compiled again
+            unreadable = "Error (reading|writing) persistent compilation cache"
+            warnings.filterwarnings("ignore", message=unreadable, category=UserWarning)
             yield
     finally:
         for name, value in before.items():

@@ -30,12 +30,13 @@ class Answer(NamedTuple):
 
 
 def absolute_target(target: str) -> str:
-    """A paper as every process can find it: its key, or the absolute path of its file.
+    """A target as every process can find it: a paper's key, or the absolute path of a file.
 
-    >>> absolute_target("wu2023")
-    'wu2023'
+    >>> absolute_target("wu2023"), absolute_target("/home/me/my.py:line")
+    ('wu2023', '/home/me/my.py:line')
     """
-    return str(Path(target).resolve()) if target.endswith(".py") else target
+    file, own, name = target.partition(".py")
+    return f"{Path(file + own).resolve()}{name}" if own else target
 
 
 def perform(task: Task) -> Any:

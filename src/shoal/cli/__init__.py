@@ -158,6 +158,70 @@ def certify(
     """
 
 
+@_command(_ONE, "diagnosing")
+def diagnose(
+    target: str = "", /, *, start: _Start = _START, run: Path | None = None,
+    step_size: float | None = None, seed: int | None = None,
+    trials: Annotated[bool, Parameter(negative="--no-trials")] = True,
+    out: Path | None = None, json: bool = False,
+) -> None:  # fmt: skip
+    """Say why training is slow or stuck, and what to change; changes are tried before advised.
+
+    The verdict is one of: at the floor, converging, slow, stuck, at a saddle, unstable, diverging,
+    cannot fit. Each cause comes with its number, the limit that it passed, what to change, and what
+    a trial with that change brought.
+
+    Example: shoal diagnose my.py:model --steps 500 --out page.html
+
+    Args:
+        target: A paper, a model of yours (my.py:name), a run folder, or a log of sh.watch.
+        run: Diagnose a finished run or a log instead of training; TARGET names its model.
+        step_size: Step of the training, if there is one to diagnose.
+        seed: Which seed of the run; the first by default.
+        trials: Try the changes by short trainings.
+        out: HTML page to write.
+        json: Print as JSON: verdict, reason, causes with value, limit, advice and trial.
+    """
+
+
+@_command(_ONE, "proving")
+def prove(
+    target: str = "", /, *, start: _Start = _START, run: Path | None = None,
+    until_proved: bool = False, most_steps: int = 100_000, through: str | None = None,
+    out: Path | None = None, json: bool = False,
+) -> None:  # fmt: skip
+    """Prove the fate of a run of gradient descent: converges, stuck or undecided.
+
+    Trains, and finds the first recorded step from which it is certain what becomes of the run, with
+    enclosures that rounding cannot fool. 'Undecided' never means 'diverges'. --steps 0 looks at
+    the initial weights only.
+
+    Example: shoal prove qin2025 --set dim=8 --set width=12 --steps 2000
+
+    Args:
+        target: A paper, e.g. wu2023, a file that defines one, or a model, e.g. my.py:setup.
+        run: Prove the fate of a run folder that 'shoal train' wrote, instead of training; it is
+            replayed.
+        until_proved: Go on training, in stretches, until the fate is proved.
+        most_steps: Steps after which --until-proved gives up.
+        through: Name of the intermediate array of theorem P3.
+        out: Write the certificate: this JSON file, and one of arrays beside it.
+        json: Print as JSON: verdict, reason, step, radius, rate, risk, constants, theorem, checked.
+    """
+
+
+@_command(_ONE, "proving")
+def check(proof: Path, /, *, json: bool = False) -> None:
+    """Check a proof that 'shoal prove --out' wrote, with a small independent program.
+
+    Exit code 0 if the proof is checked, 1 if it is not.
+
+    Args:
+        proof: The JSON file of the certificate.
+        json: Print as JSON: checked, verdict, reason.
+    """
+
+
 @_command(_ONE, "commands")
 def data(
     target: str, /, *, settings: _Settings = None, data: Path | None = None, json: _Json = False

@@ -24,8 +24,8 @@ from shoal.pages import drawing, page
 from shoal.papers.wu2023.hidden_units import SOURCE
 
 QUESTIONS = (
-    "training", "small_runs", "kernel", "probes", "cold_start", "landscape", "heads", "blocks",
-    "growth",
+    "training", "small_runs", "kernel", "any_kernel", "probes", "cold_start", "landscape", "heads",
+    "blocks", "growth",
 )  # fmt: skip
 COLUMNS = (
     "side", "time", "quartiles", "/ shoal", "/ limit", "compiling", "MiB", "busy", "differs by",

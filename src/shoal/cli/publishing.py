@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from shoal import console, figures, workers
 from shoal.cli.commands import answer, own_setup_of, write_figure, write_page
+from shoal.disk import logs
 from shoal.disk import runs as disk
 from shoal.errors import InputError, nearest
 from shoal.lab.paper import Paper, PaperFigure
@@ -143,6 +144,11 @@ def _page_of(path: Path, target: str) -> Page:
         raise InputError(f"there is no file or folder {str(path)!r}.")
     if (path / "run.json").is_file():
         return _run_page(path, target)
+    if logs.is_log(path):
+        about, table = logs.read_log(path)
+        with _reading(path):
+            parts = sections.log_sections(about, table)
+        return f"A log of {about['model']}", "", parts, []
     if path.is_dir() and (found := sorted(path.glob("*.json"))):
         return _figures_page(found)
     if path.is_file():

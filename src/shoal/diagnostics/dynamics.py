@@ -29,6 +29,32 @@ def pl_ratio(risk: Risk, *, floor: Scalar = 0.0) -> Probe:
     return probe
 
 
+def gradient_noise(risk: Risk, num_samples: int, train: Iterable[str] | None = None) -> Probe:
+    r"""Noise of a gradient from one sample, $\mathrm{tr}\,\mathrm{Cov}(g_i)/\lVert\bar g\rVert^2$.
+
+    $g_i$ is the gradient of the risk on sample $i$ alone, $\bar g$ their mean, and the covariance
+    is over the samples at hand. A minibatch larger than this number sees mostly signal, a smaller
+    one mostly noise. One gradient is held at a time.
+    """
+
+    def probe(params: Params) -> Float[Array, ""]:
+        moving = trees.selected(params, train)
+
+        def add(so_far: tuple, row: Array) -> tuple[tuple, None]:
+            mean, square = so_far
+            g = jax.grad(lambda b: risk(trees.with_blocks(params, b), row[None]))(moving)
+            mean = jax.tree.map(lambda m, x: m + x / num_samples, mean, g)
+            return (mean, square + trees.norm(g) ** 2 / num_samples), None
+
+        zero = jnp.zeros((), jnp.result_type(*moving.values()))
+        start = jax.tree.map(jnp.zeros_like, moving), zero
+        (mean, square), _ = jax.lax.scan(add, start, jnp.arange(num_samples))
+        signal = trees.norm(mean) ** 2
+        return (square - signal) / signal
+
+    return probe
+
+
 def movement(params0: Params) -> Probe:
     r"""Relative movement of each block, $\lVert W-W^0\rVert_F/\lVert W^0\rVert_F$.
 
@@ -53,6 +79,14 @@ def _hessian(function: Risk, point: Float[Array, " P"]) -> Callable[[Array], Arr
     return lambda v: jax.jvp(gradient, (point,), (v,))[1]
 
 
+def _vectors(size: int, wanted: int) -> int:
+    """How many Lanczos vectors of a model fit into 1 GiB: as many as wanted, but at least 6.
+
+    The iteration holds about three copies of them.
+    """
+    return max(6, min(wanted, 2**27 // (3 * size)))
+
+
 def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: float = 1e-4) -> Probe:
     """Top eigenvalue of the Hessian, by Lanczos on Hessian-vector products.
 
@@ -64,7 +98,8 @@ def sharpness(risk: Risk, key: PRNGKeyArray, *, num_matvecs: int = 40, rtol: flo
         flat, unravel = ravel_pytree(trees.cast(params, "float64"))
         hessian = _hessian(lambda v: risk(unravel(v)), flat)
         start = jax.random.normal(key, flat.shape, flat.dtype)
-        return linalg.top_eigenvalue(hessian, start, num_matvecs=num_matvecs, rtol=rtol)._asdict()
+        count = _vectors(flat.size, num_matvecs)
+        return linalg.top_eigenvalue(hessian, start, num_matvecs=count, rtol=rtol)._asdict()
 
     return probe
 
@@ -92,8 +127,9 @@ def curvature(risk: Risk, *, train: Iterable[str] | None = None) -> Probe:
         else:
             start = jax.random.normal(jax.random.key(0), flat.shape, flat.dtype)
             search = _hessian(along, flat), start
-            low = linalg.bottom_eigenvalue(*search, num_matvecs=60, rtol=1e-4)
-            high = linalg.top_eigenvalue(*search, num_matvecs=60, rtol=1e-4)
+            count = _vectors(flat.size, 60)
+            low = linalg.bottom_eigenvalue(*search, num_matvecs=count, rtol=1e-4)
+            high = linalg.top_eigenvalue(*search, num_matvecs=count, rtol=1e-4)
         values = {"min": low.value, "max": high.value}
         return values | {"min_converged": low.converged, "max_converged": high.converged}
 

@@ -47,10 +47,11 @@ def code_version(paper: str | None = None) -> str:
     return digest.hexdigest()[:16]
 
 
-def source_of(kind: type) -> str:
-    """A digest of the file that defines a class: of a paper that is not built in."""
+def source_of(kind: type | Path) -> str:
+    """A digest of a file, or of the file that defines a class: of what is not built in."""
     try:
-        return hashlib.sha256(Path(inspect.getfile(kind)).read_bytes()).hexdigest()[:16]
+        path = kind if isinstance(kind, Path) else Path(inspect.getfile(kind))
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
     except (OSError, TypeError):
         return ""
 

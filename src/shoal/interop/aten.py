@@ -318,7 +318,7 @@ def _embedding(weight: Any, index: Any, padding_idx: int = -1, *_: Any) -> Any:
     return weight[index]
 
 
-_SAME = ("clone", "alias", "detach", "contiguous", "lift_fresh_copy", "dropout", "positive")
+_SAME = ("clone", "alias", "contiguous", "lift_fresh_copy", "dropout", "positive")
 
 
 def _same(x: Any, *_: Any, **__: Any) -> Any:
@@ -449,6 +449,7 @@ _KINDS = (
 
 def _table() -> dict[str, Callable]:
     found = {f"aten.{name}.default": _same for name in _SAME}
+    found["aten.detach.default"] = lax.stop_gradient
     found |= {f"aten.{name}.default": op for name, op in _ELEMENTWISE.items()}
     for name, op in _PAIRS.items():
         found |= {f"aten.{name}.{kind}": op for kind in _KINDS}

@@ -115,7 +115,17 @@ def _export(module: Any, arguments: Any) -> Any:
                 found = torch.export.export(
                     module, args, keywords, dynamic_shapes=dynamic, strict=False
                 )
-                return found.run_decompositions()
+                graph = found.graph_module.graph
+                if any("set_grad_enabled" in str(node.target) for node in graph.nodes):
+                    raise InputError(
+                        f"{name} computes a part under torch.no_grad(), which an export forgets; "
+                        "write .detach() after it, or set requires_grad=False on its weights."
+                    )
+                table = torch.export.default_decompositions()
+                table.pop(torch.ops.aten.detach.default, None)  # it stops gradients: keep it
+                return found.run_decompositions(table)
+        except InputError:
+            raise
         except Exception as error:  # torch.export has no common class for what it cannot do
             reason = _first_line(error)
     raise InputError(
@@ -141,6 +151,13 @@ def _source_of(node: Any) -> str:
     return f" ({place[1]}, line {place[2]}: {code})" if place else ""
 
 
+def _path_of(node: Any) -> str:
+    """Where in the module a node belongs, such as ``layers.1.self_attn``."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]) if stack else ""
+    return re.sub(r"[^\w.]+", "_", path.removeprefix("L__self__").strip("."))
+
+
 def _translated(exported: Any, module: Any) -> Callable[[Any, Any], Any]:
     """The graph as a function of weights by name and a batch."""
     label = type(module).__name__
@@ -156,6 +173,7 @@ def _translated(exported: Any, module: Any) -> Callable[[Any, Any], Any]:
     inputs = list(signature.user_inputs)
     nodes = [node for node in graph.nodes if node.op == "call_function"]
     operations = {node.name: _operation(node, label) for node in nodes}
+    paths = {node.name: _path_of(node) or label for node in nodes}
     (output,) = (node for node in graph.nodes if node.op == "output")
     results = list(output.args[0])[-len(signature.user_outputs) :]
     if signature.buffers_to_mutate:
@@ -171,6 +189,7 @@ def _translated(exported: Any, module: Any) -> Callable[[Any, Any], Any]:
     def function(params: Any, x: Any) -> Any:
         given = list(x.values()) if isinstance(x, dict) else x
         given = list(given) if isinstance(given, tuple | list) else [given]
+        given = [jnp.asarray(array) for array in given]
         values: dict[str, Any] = {node: params[name] for node, name in weights.items()}
         values |= {node: jnp.asarray(array) for node, array in fixed.items()}
         values |= dict(zip(inputs, given, strict=True))
@@ -185,7 +204,8 @@ def _translated(exported: Any, module: Any) -> Callable[[Any, Any], Any]:
                 continue
             keywords = {k: value(v) for k, v in node.kwargs.items() if k not in _PLACEMENT}
             try:
-                values[node.name] = operation(*(value(a) for a in node.args), **keywords)
+                with jax.named_scope(paths[node.name]):  # so that findings name the submodule
+                    values[node.name] = operation(*(value(a) for a in node.args), **keywords)
             except NotImplementedError:
                 raise _refused(node, label, "with these arguments") from None
             for used in node.all_input_nodes:
@@ -230,7 +250,7 @@ def _compare(module: Any, function: Callable, x: Any) -> None:
     parameters = dict(module.named_parameters())
     original = {name: W.detach().clone() for name, W in parameters.items()}
     arguments = _as_torch(x)
-    x = jax.tree.map(np.asarray, x)
+    x = jax.tree.map(_to_numpy, arguments)
     probe: Any = None
 
     @jax.jit

@@ -16,6 +16,7 @@ import numpy as np
 from shoal import trees
 from shoal.diagnostics import inside
 from shoal.errors import InputError, nearest
+from shoal.interop import from_module, is_module
 from shoal.lab.setting import Setting, Static, with_values
 from shoal.lab.setup import (
     WEIGHTS,
@@ -39,7 +40,9 @@ class Own(Setting):
     shapes: Static[Any] = None  # Tree structure and shapes of the parameters.
     label: Static[str] = "own"  # Name of the model.
     arguments: Static[Any] = ()  # Keywords of the function that made the setup, and their values.
+    ratios: Static[Any] = ()  # Steps of blocks over the step size, where they are not 1.
     coupled: Static[bool] = False  # The output of a sample depends on the other samples.
+    memory: Static[float] = 1.0  # GiB for the factors of a tangent kernel.
     restore: Static[Any] = None  # Trained weights in the form of the module they came from.
     read: Static[Any] = None  # Weights of such a module, by the names of the setup.
 
@@ -63,6 +66,10 @@ class Own(Setting):
     def apply(self, params: Any, x: Any) -> Any:
         """Output for one sample."""
         return self.function(params, jax.tree.map(lambda a: a[None], x))[0]
+
+    def step_ratios(self) -> dict[str, Any]:
+        """Steps of blocks over the step size."""
+        return dict(self.ratios)
 
     probe_sentences: ClassVar[dict[str, str]] = {
         "attention_entropy": "Entropy of each attention over the largest possible: 1 is uniform.",
@@ -138,6 +145,32 @@ def own_setup(
     y = _targets(setting, outputs, y, named=isinstance(loss, str))
     made = Setup(setting, Samples(x, y), params0, seeds, from_init=drawn)
     return made.astype(precision)
+
+
+def module_setup(module: Any, *args: Any, **values: Any) -> Setup:
+    """A setup from a module of another library."""
+    if len(args) not in (2, 3):
+        raise InputError(f"expected sh.setup(module, x, y), and {len(args) + 1} values were given.")
+    variables = args[0] if len(args) == 3 else None
+    x, y = args[-2:]
+    if isinstance(variables, str | Path):
+        raise InputError(
+            "load the weights into the module first, then call sh.setup(module, x, y)."
+        )
+    found = from_module(module, x, variables)
+    label = type(module).__name__
+    if found.frozen and values.get("train", "all") == "all":
+        values["train"] = ",".join(name for name in found.params if name not in found.frozen)
+    return own_setup(
+        found.function,
+        found.params,
+        x,
+        y,
+        label=label,
+        restore=found.restore,
+        read=found.read,
+        **values,
+    )
 
 
 # ---------------------------------------------------------------------------------------- weights
@@ -364,11 +397,18 @@ TRAINING = ("num_steps", "every", "method", "train", "step_size", "batch_size")
 class OwnModel:
     """A model in a user's file: a source of setups, as a paper is.
 
-    ``value`` is a `Setup`, or a function that returns one; its keywords are the settings.
+    ``value`` is a `Setup`, a function that returns one (its keywords are the settings), or a module
+    of Flax, Equinox or PyTorch whose file defines ``x``, ``y`` and, if need be, ``loss``.
     """
 
-    def __init__(self, key: str, value: Any) -> None:
-        self.key, self.value = key, value
+    def __init__(self, key: str, value: Any, file: Path, beside: Mapping[str, Any]) -> None:
+        self.key, self.value, self.file = key, value, file
+        if is_module(value):
+            for name in ("x", "y"):
+                if name not in beside:
+                    raise InputError(f"{key} is a module; {file.name} should also define {name}.")
+            more = {"loss": beside["loss"]} if "loss" in beside else {}
+            self.value = value = module_setup(value, beside["x"], beside["y"], **more)
         if not isinstance(value, Setup) and not callable(value):
             raise InputError(
                 f"{key} is a {type(value).__name__}; expected a Setup, or a function for one."
@@ -388,6 +428,12 @@ class OwnModel:
         setting = setting.replace(label=self.key, arguments=tuple(keywords.items()))
         made = made.replace(setting=setting, overrides=tuple(training)).astype(more["precision"])
         return made if setting.step_size is None else made.with_steps(setting.step_size)
+
+    def defaults(self) -> dict[str, Any]:
+        """Settings that have a default, by name."""
+        known = {} if isinstance(self.value, Setup) else inspect.signature(self.value).parameters
+        found = {k: p.default for k, p in known.items() if p.default is not p.empty}
+        return {k: v for k, v in found.items() if isinstance(v, int | float | str)}
 
     def _made(self, keywords: dict[str, Any], seeds: tuple[int, ...]) -> Setup:
         if isinstance(self.value, Setup):

@@ -14,7 +14,7 @@ from shoal.diagnostics import dynamics, kernels
 from shoal.errors import InputError, nearest
 from shoal.lab.setup import Setup
 from shoal.linalg import eigenvalues
-from shoal.models import empirical_risk
+from shoal.models import empirical_risk, predict
 
 ITERATES = "params"
 """The probe that records the trained blocks themselves."""
@@ -28,8 +28,13 @@ SENTENCES = {
     "curvature": "Smallest and largest eigenvalue of the Hessian over the trained blocks.",
     "stationarity": "Solved, slow, stuck or at a saddle: gradient, Hessian, distance to the floor.",
     "edge_of_stability": "Sharpness times step size over 2; above 1 gradient descent is unstable.",
+    "gradient_noise": "Noise of one sample's gradient: trace of its covariance over |gradient|^2.",
     "kernel_lambda_min": "Smallest eigenvalue of the tangent kernel.",
     "kernel_lambda_max": "Largest eigenvalue of the tangent kernel.",
+    "kernel_extremes": "Both ends of the tangent kernel's spectrum, residuals and convergence.",
+    "kernel_condition": "Largest over smallest eigenvalue of the tangent kernel.",
+    "kernel_effective_rank": "Exponential of the entropy of the tangent kernel's eigenvalues.",
+    "residual_spectrum": "Share of the residual by decade of the tangent kernel's eigenvalues.",
     "kernel_eigenvalues": "All eigenvalues of the tangent kernel.",
     "kernel_block_eigenvalues": "All eigenvalues of each block's tangent kernel.",
     "kernel_share": "Share of each block in the trace of the tangent kernel.",
@@ -59,11 +64,26 @@ def generic_probes(setup: Setup) -> dict[str, Any]:
         found["stationarity"] = lambda params: dynamics.stationarity(
             risk, floor, train=train, scale=risk(setup.params0)
         )(params)
-    if (kernel := setup.kernel()) is not None:
-        found |= _kernel_probes(setup, kernel)
+    if setup.has_samples:
+        found |= _sample_probes(setup)
     if setup.held_out is not None:
         found["test_risk"] = empirical_risk(setup.network, setup.held_out, setup.setting.loss)
     return found
+
+
+def _sample_probes(setup: Setup) -> dict[str, Any]:
+    """Probes of models whose risk is a loss of outputs on samples."""
+    network, inputs, kernel = setup.network, setup.inputs, setup.tangent_kernel()
+    weight = setup.squares_weight
+    scale = 1.0 if weight is None else 2 * weight
+    ratios = {name: scale * ratio for name, ratio in setup.step_ratios.items()}
+    found: dict[str, Any] = {
+        "kernel_extremes": kernels.kernel_extremes(network, inputs, ratios, kernel=kernel)
+    }
+    if not network.coupled:
+        count = len(jax.tree.leaves(inputs)[0])
+        found["gradient_noise"] = dynamics.gradient_noise(setup.risk, count, setup.trained)
+    return found if kernel is None else found | _kernel_probes(setup, kernel)
 
 
 def _kernel_probes(setup: Setup, kernel: Callable) -> dict[str, Any]:
@@ -73,12 +93,20 @@ def _kernel_probes(setup: Setup, kernel: Callable) -> dict[str, Any]:
     def by_block(params: Any) -> dict[str, Any]:
         return {name: eigenvalues(K) for name, K in parts(params).items()}
 
+    def residual(params: Any) -> Any:
+        """The gradient of the loss in the outputs: a multiple of the errors, for squares."""
+        outputs = predict(setup.network, params, setup.inputs)
+        return jax.grad(lambda f: setup.setting.loss(f, setup.targets))(outputs).ravel()
+
     return {
         "kernel_lambda_min": lambda params: spectrum(params)[0],
         "kernel_lambda_max": lambda params: spectrum(params)[-1],
+        "kernel_condition": lambda params: kernels.condition(spectrum(params)),
+        "kernel_effective_rank": lambda params: kernels.effective_rank(spectrum(params)),
         "kernel_eigenvalues": spectrum,
         "kernel_block_eigenvalues": by_block,
         "kernel_share": kernels.kernel_shares(parts),
+        "residual_spectrum": kernels.residual_spectrum(kernel, residual),
         # the kernel at the start is computed where the probe is, so unused probes cost nothing
         "kernel_drift": lambda params: kernels.kernel_drift(kernel, setup.params0)(params),
         "kernel_distance": lambda params: kernels.kernel_distance(kernel, setup.params0)(params),

@@ -187,9 +187,10 @@ class Setting:
 
     def block_kernels(self, setup: "Setup") -> Any:
         """Tangent kernel of each block; None if there is none. Override it by closed forms."""
-        if not setup.has_samples or setup.squares_weight is None or setup.targets.size > LARGEST:
+        if not setup.has_samples or setup.num_outputs > LARGEST:
             return None
-        return tangent_kernels(setup.network, setup.inputs)
+        memory = getattr(self, "memory", None) or 1.0
+        return tangent_kernels(setup.network, setup.inputs, memory=memory)
 
     def output_size(self, setup: "Setup") -> Any:
         """Size of the numbers whose sum is the output, for the rounding error of residuals."""

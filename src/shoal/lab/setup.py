@@ -127,6 +127,14 @@ class Setup:
             return make(self.network, self.problem, self.setting.loss)
         return lambda params, *_: self.setting.objective(params, self.problem)
 
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that the model puts out for all samples together."""
+        if self.squares_weight is not None:
+            return self.targets.size
+        shape = jax.eval_shape(lambda p: models.predict(self.network, p, self.inputs), self.params0)
+        return shape.size
+
     def kernel(self) -> Any:
         r"""The kernel that drives the outputs, $2c\sum_*r_*K_*$ for a loss $c\sum(f-y)^2$, or None.
 
@@ -134,10 +142,18 @@ class Setup:
         """
         if not self.has_samples or self.squares_weight is None:
             return None
+        return self.tangent_kernel()
+
+    def tangent_kernel(self) -> Any:
+        r"""As `kernel`, and for another loss $\sum_*r_*K_*$; None if it is too large to be formed.
+
+        Gradient descent moves the outputs by $-\gamma K\nabla\ell$ to first order, $\nabla\ell$ the
+        gradient of the loss in the outputs.
+        """
         if (parts := self.setting.block_kernels(self)) is None:
             return None
-        total, factor = total_kernel(parts, self.step_ratios), 2 * self.squares_weight
-        return lambda params: factor * total(params)
+        total, weight = total_kernel(parts, self.step_ratios), self.squares_weight
+        return total if weight is None else lambda params: 2 * weight * total(params)
 
     # ----------------------------------------------------------------------------- changed copies
 

@@ -6,9 +6,11 @@
         ...                     # your own step
 
 Every ``every`` steps risk and probes are computed on the setup's data and appended to the log.
-`shoal.load` makes a run of a log, so everything that works on runs works on it.
+`shoal.load` makes a run of a log, so everything that works on runs works on it. ``watch.seconds``
+says what each record cost.
 """
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,7 @@ class Watch:
         self.every, self.out = every, Path(out)
         self.probes = chosen_probes(self.setup, list(probes))
         self.last = -1
+        self.seconds: list[float] = []  # What each record cost; the first one also compiles.
         about = {
             "model": setup.name, "every": every, "probes": self.probes, "method": method,
             "step_size": step_size, "num_samples": setup.setting.num_samples,
@@ -65,6 +68,9 @@ class Watch:
             return
         from shoal.disk import logs
 
+        jax.block_until_ready(model)  # steps of the loop that are still under way are not our cost
+        begun = time.perf_counter()
+
         if step <= self.last:
             raise InputError(f"step {step} comes after step {self.last}; steps should grow.")
         params = self._params(model)
@@ -76,6 +82,7 @@ class Watch:
             logs.write_params(self.out / "params.npz", params)
         logs.append(self.out, {"step": int(step)} | row)
         self.last = int(step)
+        self.seconds.append(time.perf_counter() - begun)
 
     def _params(self, model: Any) -> Any:
         """Weights with a leading axis of one seed, in the setup's own form."""

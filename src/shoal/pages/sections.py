@@ -10,10 +10,13 @@ from shoal.disk.runs import write_whole
 from shoal.errors import InputError
 from shoal.figures import Curve, Figure, Image, Panel, band, thinned
 from shoal.lab import engine, visit
+from shoal.lab.causes import Cause
+from shoal.lab.diagnosis import Diagnosis, tried_words
+from shoal.lab.looking import VERDICTS
 from shoal.lab.run import Run
 from shoal.lab.theorem import Certificates
 from shoal.pages import page
-from shoal.pages.page import Section
+from shoal.pages.page import Section, Table
 
 
 def number(value: float | None) -> str:
@@ -164,11 +167,71 @@ def theorem_section(theorem: dict[str, Any]) -> Section:
     return Section(f"{theorem['paper']}.{theorem['theorem']}", text, tables=tuple(tables))
 
 
+def sentence(text: str) -> str:
+    """Words as a sentence: a capital and a full stop, but no capital for the name of a block."""
+    named = "." in text.split(" ")[0] or "_" in text.split(" ")[0]
+    first = text[:1] if named else text[:1].upper()
+    return first + text[1:] + ("" if text.endswith(".") else ".")
+
+
+def diagnosis_sections(found: Diagnosis) -> list[Section]:
+    """A diagnosis: the verdict, the run beside what was tried, and a section for each cause."""
+    said = f"{found.model}, seed {found.seed}: {found.verdict}. {sentence(found.reason)}"
+    first = f" First cause: {found.causes[0].sentence}." if found.causes else ""
+    parts = [Section("Verdict", f"{said} {VERDICTS[found.verdict]}{first}", panels=(found.risk,))]
+    for rank, cause in enumerate(found.causes, start=1):
+        rows = ((cause.key.replace("_", " "), number(cause.value), number(cause.limit), cause.why),)
+        tables: tuple[Table, ...] = (
+            ("what was measured", ("cause", "number", "limit", "why this limit"), rows),
+        )
+        if cause.places:
+            each = tuple((name, number(value)) for name, value in cause.places[:40])
+            tables += (("by place, at the start", ("place", "number"), each),)
+        text = f"What to change: {sentence(cause.advice)} {tried_words(cause)}"
+        parts.append(Section(f"{rank}. {sentence(cause.sentence)}", text, tables=tables,
+                             panels=_place_panels(cause)))  # fmt: skip
+    if found.tried:
+        tried = tuple((c.sentence, c.trial.change, f"{c.trial.factor:.2g} times lower")
+                      for c in found.tried if c.trial is not None)  # fmt: skip
+        head = ("suspected", "tried", "risk")
+        said = "These were suspected; the change did not help."
+        parts.append(Section("Not the cause", said, tables=(("trials", head, tried),)))
+    return parts
+
+
+def _place_panels(cause: Cause) -> tuple[Panel, ...]:
+    """The number at every place in the model, and the limit as a line."""
+    if len(cause.places) < 4:
+        return ()
+    at = np.arange(1, len(cause.places) + 1, dtype=float)
+    values = np.array([value for _, value in cause.places], float)
+    limit = np.full(len(at), cause.limit)
+    curves = (Curve("measured", at, values, values, values),
+              Curve("limit", at, limit, limit, limit))  # fmt: skip
+    wide = bool((values > 0).all() and values.max() > 100 * values.min())
+    title = cause.key.replace("_", " ") + " by place"
+    return (Panel(title, "place, in the order of the table", "", curves, log_y=wide, points=True),)
+
+
+def log_sections(about: dict[str, Any], table: Any) -> list[Section]:
+    """A log of a loop that shoal does not run: its risk and its scalar probes."""
+    step = table["step"].to_numpy().astype(float)
+    panels = []
+    for name in table.columns:
+        values = table[name]
+        if name != "step" and values.dtype.is_numeric():
+            y = values.to_numpy().astype(float)
+            curve = Curve(name, step, y, y, y)
+            panels.append(Panel(name.replace("_", " "), "step", "", (curve,), log_y=name == "risk"))
+    known = tuple((key, str(value)) for key, value in about.items() if key != "format")
+    return [Section("Along training", panels=tuple(panels)), Section("The log", details=known)]
+
+
 def report_page(results: Iterable[Any], out: Path, title: str = "") -> Path:
     """One page about runs and certificates; certificates of a run appear with it."""
     found = list(results)
     for item in found:
-        if not isinstance(item, Run | Certificates | Figure):
+        if not isinstance(item, Run | Certificates | Figure | Diagnosis):
             msg = f"cannot report on {type(item).__name__}: expected runs, certificates or figures."
             raise InputError(msg)
     certificates = [item for item in found if isinstance(item, Certificates)]
@@ -177,6 +240,8 @@ def report_page(results: Iterable[Any], out: Path, title: str = "") -> Path:
     for run in runs:
         parts += run_sections(run, [c.to_json(curves=True) for c in certificates if c.run is run])
     parts += [page.figure_section(item) for item in found if isinstance(item, Figure)]
+    for item in found:
+        parts += diagnosis_sections(item) if isinstance(item, Diagnosis) else []
     papers = dict.fromkeys(run.setup.paper for run in runs if run.setup.paper)
     cited = [paper.citation() for paper in papers]
     title = title or "A report of shoal"

@@ -76,10 +76,16 @@ def _existing(target: str) -> Path:
 
 def _from_file(path: Path) -> Paper:
     """The ``PAPER`` of a file."""
-    found = _value(_module(path), str(path))
-    if found.key in BUILT_IN:
-        msg = f"{str(path)!r} calls itself {found.key!r}, which is a built-in paper; rename it."
-        raise InputError(msg)
+    module = _module(path)
+    try:
+        found = _value(module, str(path))
+        if found.key in BUILT_IN:
+            msg = f"{str(path)!r} calls itself {found.key!r}, which is a built-in paper; rename it."
+            raise InputError(msg)
+    except InputError:  # it is forgotten
+        del sys.modules[module.__name__]
+        _module.cache_clear()
+        raise
     return found
 
 
@@ -94,7 +100,7 @@ def target_of(target: str) -> Any:
     if not hasattr(module, name):
         known = [n for n, v in vars(module).items() if callable(v) or isinstance(v, Setup)]
         raise InputError(f"{file} defines no {name!r}; {nearest(name, known)}")
-    return OwnModel(name, getattr(module, name))
+    return OwnModel(name, getattr(module, name), _existing(file), vars(module))
 
 
 class _Papers(Mapping[str, Paper]):
@@ -132,6 +138,8 @@ def known_paper(key: str) -> Paper:
 
     A key from a file is never taken for a path: only what the user types is run.
     """
+    if key in BUILT_IN:
+        return PAPERS[key]
     for module in reversed(list(sys.modules.values())):
         paper = getattr(module, "__dict__", {}).get("PAPER")
         if isinstance(paper, Paper) and paper.key == key:

@@ -16,12 +16,13 @@ from shoal.certificates import Certificate, readings, verdict
 from shoal.errors import InputError
 from shoal.figures import thinned
 from shoal.lab import engine
+from shoal.lab.own import OwnModel
 from shoal.lab.probes import parts_of
 from shoal.lab.run import Run, chosen_probes
 from shoal.lab.setup import Setup, draw_weights, make_data, untrained
 from shoal.lab.study import program_key, run_row, runs_per_call, stack
 from shoal.lab.theorem import theorem_of
-from shoal.papers import paper_of
+from shoal.papers import target_of
 from shoal.runtime import in_float64
 from shoal.sweeps.grid import Sweep, complete_setting, program_of
 from shoal.trees import size
@@ -62,9 +63,11 @@ def divide(sweep: Sweep) -> list[Batch]:
 
 def run_batch(task: dict[str, Any]) -> list[dict[str, Any]]:
     """Train a batch (`Sweep.task`) and return the cells of every run, in order."""
-    paper = paper_of(task["paper"])
+    paper = target_of(task["paper"])
     cells: dict[int, dict[str, Any]] = {}
     try:
+        if isinstance(paper, OwnModel):
+            return _own_batch(paper, task)
         setups = [_setup(paper, values, seed, task["precision"]) for values, seed in task["runs"]]
         groups = defaultdict(list)  # more than one only if the data's shapes depend on the data
         for place, setup in enumerate(setups):
@@ -78,6 +81,13 @@ def run_batch(task: dict[str, Any]) -> list[dict[str, Any]]:
         failed = failure(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
         cells = dict.fromkeys(range(len(task["runs"])), failed) | cells
     return [cells[place] for place in range(len(task["runs"]))]
+
+
+def _own_batch(model: OwnModel, task: dict[str, Any]) -> list[dict[str, Any]]:
+    """Runs of a user's model: one setting of it, with some seeds."""
+    values, seeds = task["runs"][0][0], tuple(seed for _, seed in task["runs"])
+    setup = model.setup(values, seeds=seeds, precision=task["precision"])
+    return _trained(setup, tuple(task["probes"]), tuple(task["theorems"]))
 
 
 def failure(reason: str) -> dict[str, Any]:

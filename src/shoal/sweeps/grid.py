@@ -14,6 +14,7 @@ import numpy as np
 from shoal.disk.cache import code_version, source_of
 from shoal.errors import InputError, nearest
 from shoal.lab.engine import stride_of
+from shoal.lab.own import OwnModel
 from shoal.lab.paper import Paper
 from shoal.lab.probes import probe_names
 from shoal.lab.setup import (
@@ -27,7 +28,7 @@ from shoal.lab.setup import (
     require_precision,
 )
 from shoal.lab.theorem import require_covered
-from shoal.papers import BUILT_IN, paper_of
+from shoal.papers import BUILT_IN, target_of
 from shoal.runtime import in_float64
 from shoal.sweeps.expressions import evaluate
 from shoal.sweeps.parse import SweepFile, Value
@@ -38,7 +39,7 @@ class Sweep(NamedTuple):
     """Runs of one paper: every setting with every seed, in this order."""
 
     file: SweepFile
-    paper: Paper
+    paper: Paper | OwnModel
     given: tuple[dict[str, Value], ...]  # The file's values of each setting.
     settings: tuple[Any, ...]  # The same, complete and checked.
     programs: dict[Any, Setup]  # For each compiled program a setup of zeros (`blank_setup`).
@@ -65,7 +66,8 @@ class Sweep(NamedTuple):
     def row(self, number: int, cells: dict[str, Any]) -> dict[str, Any]:
         """A row of the table: the run's number, key, seed and settings, then its results."""
         where, seed = self.run(number)
-        values = {name: getattr(self.settings[where], name) for name in self.given[where]}
+        setting = self.settings[where]
+        values = {k: getattr(setting, k, value) for k, value in self.given[where].items()}
         return {"number": number, "key": self.key(number), "seed": seed} | values | cells
 
     def task(self, numbers: tuple[int, ...], size: int) -> dict[str, Any]:
@@ -83,18 +85,19 @@ class Sweep(NamedTuple):
 @in_float64
 def make_sweep(file: SweepFile) -> Sweep:
     """List the runs of a file; refuse, with a reason, what cannot be run."""
-    paper = paper_of(file.paper)
+    paper = target_of(file.paper)
     given = tuple(_points(paper, file))
     programs: dict[Any, Setup] = {}
     settings = tuple(_checked(paper, values, file, programs) for values in given)
     _require_probes(file, paper, programs[program_of(settings[0])])
-    source = "" if paper.key in BUILT_IN else source_of(paper.setting)
+    own = paper.file if isinstance(paper, OwnModel) else paper.setting
+    source = "" if paper.key in BUILT_IN else source_of(own)
     return Sweep(file, paper, given, settings, programs, code_version(paper.key) + source)
 
 
-def _points(paper: Paper, file: SweepFile) -> Iterator[dict[str, Value]]:
+def _points(paper: Paper | OwnModel, file: SweepFile) -> Iterator[dict[str, Value]]:
     """Every point of the grid, with the values derived from it."""
-    defaults = paper.setting().asdict()
+    defaults = paper.defaults() if isinstance(paper, OwnModel) else paper.setting().asdict()
     for corner in itertools.product(*file.axes):
         values = functools.reduce(operator.or_, corner, dict(file.constant))
         for name, expression in file.derived.items():
@@ -109,16 +112,21 @@ def complete_setting(paper: Paper, values: dict[str, Value]) -> Any:
 
 
 def _checked(
-    paper: Paper, values: dict[str, Value], file: SweepFile, programs: dict[Any, Setup]
+    paper: Paper | OwnModel, values: dict[str, Value], file: SweepFile, programs: dict[Any, Setup]
 ) -> Any:
     """The setting of some values, checked; its program is added to those that are known."""
     try:
-        setting = complete_setting(paper, values)
+        blank = None
+        if isinstance(paper, OwnModel):
+            blank = paper.setup(values, seeds=file.seeds, precision=file.precision).rows([0])
+            setting = blank.setting
+        else:
+            setting = complete_setting(paper, values)
         program = program_of(setting)
         if new := program not in programs:
             require_precision(file.precision, setting)
             refuse_giants(setting, 1)
-            programs[program] = blank_setup(setting)
+            programs[program] = blank_setup(setting) if blank is None else blank.with_steps(1.0)
             programs[program].trained  # noqa: B018 (refuses unknown names)
         for theorem in map(paper.theorem_of, file.theorems):
             if new or not theorem.covers(setting):
@@ -151,7 +159,7 @@ def blank_setup(setting: Any) -> Setup:
     return Setup(setting, problem, params0, (0,), np.ones(1), held_out)
 
 
-def _require_probes(file: SweepFile, paper: Paper, setup: Setup) -> None:
+def _require_probes(file: SweepFile, paper: Paper | OwnModel, setup: Setup) -> None:
     """Refuse probes, asked for or needed by a theorem, that the model does not have."""
     needed = {name: key for key in file.theorems for name in paper.theorem_of(key).needs}
     known = probe_names(setup) if file.probes or needed else ()

@@ -1,0 +1,1 @@
+"""Verified arithmetic: enclosures of what a jaxpr computes, and theorems that decide from them."""

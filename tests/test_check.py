@@ -1,0 +1,240 @@
+"""The independent checker accepts proofs, and rejects them when anything was changed."""
+
+import ast
+import inspect
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shoal as sh
+from shoal import check
+from shoal.disk.proofs import digest, seal
+
+rng = np.random.default_rng(5)
+
+
+def test_the_checker_imports_numpy_and_the_standard_library_only():
+    tree = ast.parse(inspect.getsource(check))
+    names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    names |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert names == {"numpy", "hashlib", "json", "math", "sys", "fractions", "pathlib"}
+
+
+def near(model, start, x, error=1e-3, **how):
+    """A setup whose targets lie near the outputs."""
+    made = sh.setup(model, start, x, np.zeros(np.shape(model(start, x))), **how)
+    y = np.asarray(model(start, x))
+    return made.replace(
+        problem=made.problem._replace(y=y + error * np.cos(np.arange(y.size).reshape(y.shape)))
+    )
+
+
+def attention(p, x):
+    scores = (x @ p["Q"]) @ jnp.swapaxes(x @ p["K"], -1, -2)
+    return (jax.nn.softmax(scores, axis=-1) @ (x @ p["V"]))[..., 0]
+
+
+def network(activation):
+    def model(p, x):
+        return activation(x @ p["W"] + p["b"][None]) @ p["v"]
+
+    return model
+
+
+def normed(p, x):
+    h = x @ p["W"]
+    c = h - h.mean(-1, keepdims=True)
+    return (c / jnp.sqrt((c * c).mean(-1, keepdims=True) + 1e-3)) @ p["v"]
+
+
+def logs(p, x):
+    return jax.nn.logsumexp(x @ p["W"], axis=-1) + jnp.sqrt(1 + (x @ p["v"]) ** 2) / (
+        3 + jnp.sin(p["b"])
+    )
+
+
+def embedded(p, x):
+    return jnp.tanh(p["E"][x]).sum(1) @ p["v"]
+
+
+def masked(p, x):
+    scores = (x @ p["Q"]) @ jnp.swapaxes(x @ p["K"], -1, -2)
+    scores = jnp.where(np.tri(x.shape[1], dtype=bool), scores, -jnp.inf)
+    return (jax.nn.softmax(scores, axis=-1) @ (x @ p["V"]))[..., 0]
+
+
+def weights(**shapes):
+    return {k: rng.standard_normal(s) / np.sqrt(max(s[0], 1)) for k, s in shapes.items()}
+
+
+def proofs():
+    """Twenty setups with a certain fate, and steps."""
+    x, tokens = rng.standard_normal((3, 4)), rng.standard_normal((2, 3, 4))
+    wide = {"W": (4, 6), "b": (6,), "v": (6,)}
+    functions = {
+        "tanh": jnp.tanh, "sigmoid": jax.nn.sigmoid, "softplus": jax.nn.softplus,
+        "silu": jax.nn.silu, "gelu": lambda z: jax.nn.gelu(z, approximate=False),
+        "erf": jax.lax.erf, "sin": jnp.sin,
+        "exp": lambda z: jnp.exp(0.3 * z), "relu": jax.nn.relu, "cube": lambda z: z + 0.1 * z**3,
+        "rational": lambda z: z / (1 + z * z), "leaky": jax.nn.leaky_relu,
+    }  # fmt: skip
+    for name, function in functions.items():
+        error = 1e-5 if name in ("relu", "leaky") else 1e-3
+        yield name, near(network(function), weights(**wide), x, error), 0.02
+    heads = {"Q": (4, 2), "K": (4, 2), "V": (4, 1)}
+    yield "attention", near(attention, weights(**heads), tokens, 1e-6), 0.02
+    yield "masked", near(masked, weights(**heads), tokens, 1e-7), 0.02
+    yield "norm", near(normed, weights(W=(4, 5), v=(5,)), x, 1e-5), 0.02
+    yield "logs", near(logs, weights(W=(4, 3), v=(4,), b=(1,)), x, 1e-5), 0.02
+    index = np.array([[0, 1], [2, 2], [1, 1]])  # no two alike up to order
+    yield "embedding", near(embedded, weights(E=(3, 4), v=(4,)), index, 1e-5), 0.02
+    yield "mean", near(network(jnp.tanh), weights(**wide), x, loss="mean_squares"), 0.02
+    yield "frozen", near(network(jnp.tanh), weights(**wide), x, train="W,v"), 0.02
+    yield "stuck", trap(), 0.5
+
+
+def trap():
+    K, V = np.array([[-2.0], [-1], [1], [2]]), np.array([[0.2], [2], [0.2], [0.5]])
+    start = {"Q": np.full((4, 1), 1.4143576), "K": K, "V": V}
+    return sh.setup(attention, start, np.eye(4)[None], np.full((1, 4), 0.3), train="Q")
+
+
+PROOFS = {name: (setup, step) for name, setup, step in proofs()}
+
+
+def test_twenty_proofs_are_accepted(tmp_path):
+    assert len(PROOFS) == 20
+    for name, (setup, step) in PROOFS.items():
+        proof = sh.prove(setup, step)
+        assert proof.verdict == ("stuck" if name == "stuck" else "converges"), (name, proof)
+        proof.save(path := tmp_path / f"{name}.json")
+        assert check.check(path) == proof.verdict, name
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("proofs")
+    for name in ("tanh", "stuck", "relu"):
+        setup, step = PROOFS[name]
+        sh.prove(setup, step).save(folder / f"{name}.json")
+    return folder
+
+
+def edited(path, out, change, *, sealed=True):
+    """A copy with a change; a forger also computes the hashes again."""
+    body = json.loads(path.read_text())
+    with np.load(path.with_suffix(".npz")) as file:
+        arrays = {name: file[name].copy() for name in file.files}
+    change(body, arrays)
+    if sealed:
+        body["arrays"] = {name: digest(array) for name, array in arrays.items()}
+        body["sha256"] = seal(body)
+    out.write_text(json.dumps(body))
+    np.savez(out.with_suffix(".npz"), **arrays)
+    return out
+
+
+def times(name, factor):
+    def change(body, _):
+        body["constants"][name] *= factor
+
+    return change
+
+
+def put(name, value):
+    def change(body, _):
+        body[name] = value(body[name]) if callable(value) else value
+
+    return change
+
+
+def nudge(kind, by):
+    def change(body, arrays):
+        arrays[body[kind][0]].reshape(-1)[0] += by
+
+    return change
+
+
+def operation(kind, **new):
+    def change(body, _):
+        for program in body["programs"]:
+            next(op for op in program["operations"] if op["kind"] == kind).update(new)
+
+    return change
+
+
+def index_moved(body, arrays):
+    for program in body["programs"]:
+        for op in program["operations"]:
+            if op["kind"] == "take":
+                arrays[op["index"]] = arrays[op["index"]][::-1].copy()
+
+
+def dropped(body, _):
+    body["samples"].pop()
+    body["targets"].pop()
+
+
+TAMPERED = {
+    "a constant": ("tanh", times("L", 0.9)),
+    "another constant": ("tanh", times("sigma", 1.1)),
+    "the residual": ("tanh", times("residual", 0.5)),
+    "a constant upward": ("tanh", times("beta", 1.01)),
+    "the third derivative": ("stuck", times("K", 0.5)),
+    "an eigenvalue": ("stuck", times("lambda_min", 1.1)),
+    "a weight": ("tanh", nudge("weights", 1e-3)),
+    "a weight of the trap": ("stuck", nudge("weights", 1e-4)),
+    "a label": ("tanh", nudge("targets", 1e-3)),
+    "a label of the trap": ("stuck", nudge("targets", 1e-3)),
+    "the step": ("tanh", put("step_size", lambda x: 1.5 * x)),
+    "a long step": ("stuck", put("step_size", 1000.0)),
+    "the radius": ("tanh", put("radius", lambda x: 2 * x)),
+    "a small radius": ("tanh", put("radius", lambda x: x / 8)),
+    "a radius beyond the kink": ("relu", put("radius", 1.0)),
+    "an operation": ("tanh", operation("unary", name="sin")),
+    "a mask": ("relu", operation("compare", name="lt")),
+    "the rate": ("tanh", put("rate", lambda x: [0.5 * x[0], x[1]])),
+    "the limiting risk": ("stuck", put("risk", lambda x: [2 * x[0], 2 * x[1]])),
+    "the verdict": ("stuck", put("verdict", "converges")),
+    "the scale": ("tanh", put("scale", [0.5, 0.5])),
+    "a sample": ("tanh", dropped),
+    "negative step": ("tanh", put("step_size", -0.02)),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_a_forger_who_computes_hashes_again_is_found_out(name, written, tmp_path):
+    source, change = TAMPERED[name]
+    path = edited(written / f"{source}.json", tmp_path / "forged.json", change)
+    with pytest.raises(check.Fails):
+        check.check(path)
+
+
+@pytest.mark.parametrize("change", [times("L", 1.0000001), nudge("weights", 1e-15)])
+def test_any_change_breaks_a_hash(change, written, tmp_path):
+    path = edited(written / "tanh.json", tmp_path / "edited.json", change, sealed=False)
+    with pytest.raises(check.Fails, match="hash"):
+        check.check(path)
+
+
+def test_an_unchanged_copy_is_checked(written, tmp_path):
+    path = edited(written / "tanh.json", tmp_path / "copy.json", lambda *_: None)
+    assert check.check(path) == "converges"
+
+
+def test_nothing_is_written_without_a_proof(tmp_path):
+    setup = sh.setup(lambda p, x: x * p**2, np.array([0.5]), [1.0], [-1.0])
+    proof = sh.prove(setup, 0.1)
+    assert proof.verdict == "undecided"
+    with pytest.raises(sh.InputError, match="no proof"):
+        proof.save(tmp_path / "no.json")
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "shoal proof 1"}'])
+def test_a_malformed_file_is_said_to_be_one(text, tmp_path):
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(check.Fails):
+        check.check(tmp_path / "bad.json")
