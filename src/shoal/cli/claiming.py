@@ -122,8 +122,27 @@ def _read(folder: LedgerFolder, chosen: Sequence[Statement]) -> tuple[list[Json]
     """Records of the chosen claims (all their versions), and statements of other kinds."""
     keys = {claim.key for claim in chosen}
     entries = entries_of(folder, _only_claims(chosen))
-    records = [r for r in books.records(entries) if r["claim"] in keys]
+    made = zip(entries, books.records(entries), strict=True)
+    records = [r | {"replica": _replica(folder, e)} for e, r in made if r["claim"] in keys]
     return records, [c for c in chosen if not isinstance(c, Claim)]
+
+
+def _replica(folder: LedgerFolder, entry: Entry) -> Json | None:
+    """What the seeds of a repetition say by themselves, if there are any."""
+    if entry.exploratory or not (kept := _kept_replica(folder, entry))["effects"]:
+        return None
+    alone = entry._replace(result=kept)
+    found = books.rules.tally(books.rule_of(entry.registration), books.effects_of(kept))
+    e = {"for": books.as_float(found.for_max), "against": books.as_float(found.against_max)}
+    word = spending.replica_verdict(alone)
+    return {"word": word, "counted": found.counted, "above": found.above, "below": found.below,
+            "e": e, "first_seed": kept["first_seed"]}  # fmt: skip
+
+
+def _kept_replica(folder: LedgerFolder, entry: Entry) -> Json:
+    line = entry.registration
+    first = line["seeds"][0] + books.REPLICAS
+    return folder.result(folders.REPLICAS, *books.name_of(line), line["digest"], first)
 
 
 def _json(records: list[Json], others: Sequence[Any]) -> list[Json]:
@@ -314,11 +333,7 @@ def _replicate(
     for entry in entries:
         line = entry.registration
         if entry.claim and words.get(line["claim"]) in ("supported", "contradicted"):
-            first = line["seeds"][0] + books.REPLICAS
-            kept = folder.result(
-                folders.REPLICAS, line["claim"], line["version"], line["digest"], first
-            )
-            kept = kept | {"controls": entry.result["controls"]}
+            kept = _kept_replica(folder, entry) | {"controls": entry.result["controls"]}
             mine.append(entry._replace(result=kept, exploratory=True))  # each by itself
     if not mine:
         raise InputError("no decided claim to replicate; run shoal claims --until-decided first.")

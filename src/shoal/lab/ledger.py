@@ -336,12 +336,12 @@ def record(entry: Entry, refuted: set[tuple[str, int, str]]) -> Json:
         "seeds": {"counted": found.counted, "abstained": found.abstained, "above": found.above,
                   "below": found.below, "unknown": found.unknown},
         "effects": result["effects"],
-        "e": {"for": _float(found.for_now), "for_max": _float(found.for_max),
-              "against": _float(found.against_now), "against_max": _float(found.against_max),
+        "e": {"for": as_float(found.for_now), "for_max": as_float(found.for_max),
+              "against": as_float(found.against_now), "against_max": as_float(found.against_max),
               "threshold": family.FIRST_THRESHOLD},
         "p": {"for": betting.p_value(found.for_max), "against": betting.p_value(found.against_max)},
-        "paths": {"for": [_float(e) for e in found.e_for],
-                  "against": [_float(e) for e in found.e_against], "median": shown},
+        "paths": {"for": [as_float(e) for e in found.e_for],
+                  "against": [as_float(e) for e in found.e_against], "median": shown},
         "median": _median(seen),
         "sequence": {"median": last, "level": 0.95, "median_ledger": last_wide,
                      "share_above": _share_above(rule, seen)},
@@ -364,7 +364,8 @@ def _median(seen: Sequence[tuple[float, float]]) -> tuple[float, float] | None:
     return rules.known((low, high))
 
 
-def _float(e: Fraction) -> float:
+def as_float(e: Fraction) -> float:
+    """An e-value as a float; infinite if it is beyond the floats."""
     try:
         return float(e)
     except OverflowError:
@@ -381,7 +382,7 @@ def _control_record(line: Json, result: Json, number: int) -> Json:
     e = {"negative": found.against_max, "positive": found.for_max}
     return control | {
         "seeds": found.counted, "above": found.above, "below": found.below,
-        "e": _float(e.get(control["sort"], max(found.for_max, found.against_max))),
+        "e": as_float(e.get(control["sort"], max(found.for_max, found.against_max))),
         "effects": [effect_json(x) for x in effects],
         "passed": rules.control_passed(control["sort"], rule, effects),
     }  # fmt: skip

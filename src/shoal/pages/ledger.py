@@ -71,14 +71,34 @@ def sentence(record: Json) -> str:
     if not seeds["counted"]:
         return f"{said}: no seed has been run."
     counts = f"{record['effect']} {limits_text(record)} in {seeds['above']} of {seeds['counted']} "
-    middle, _, ends = median_text(record).partition(" [")
-    low, high = ends.rstrip("]").split(", ")
-    said += f": {counts}draws; median {middle}, 95 % sequence {low} to {high}."
+    said += f": {counts}draws; {_where(record)}."
     if seeds["abstained"]:
         said += f" {seeds['abstained']} draws abstained."
     if record["bent"]:
         said += " Not a power law on this range."
     return said
+
+
+def _where(record: Json) -> str:
+    """Where the median lies, or the share of draws if the statement is about another share."""
+    if record["quantifier"]["share"] != "1/2" and (share := _share(record)):
+        seeds = record["seeds"]
+        return f"{seeds['above'] / seeds['counted']:.1%} of draws, 95 % sequence {share}"
+    middle, _, ends = median_text(record).partition(" [")
+    low, high = ends.rstrip("]").split(", ")
+    return f"median {middle}, 95 % sequence {low} to {high}"
+
+
+def replica_words(record: Json) -> str:
+    """What a repetition on disjoint seeds gave."""
+    if not (found := record.get("replica")):
+        return ""
+    said = "not decided yet" if found["word"] == "undecided" else f"{found['word']} by itself"
+    return (
+        f"Repeated on disjoint seeds: {said} ({found['above']} of {found['counted']} draws for, "
+        f"{found['below']} against; E {number(found['e']['for'])} for, "
+        f"{number(found['e']['against'])} against)."
+    )
 
 
 def support_words(record: Json) -> str:
@@ -104,8 +124,7 @@ def story(record: Json) -> list[str]:
         f"{number(record['e']['against_max'])} against (the ledger asks for 10240 at first).",
     ]
     lines += [f"Control, {c['sort']}: {_control(c)}." for c in record["controls"]]
-    if words := support_words(record):
-        lines.append(words)
+    lines += [words for words in (support_words(record), replica_words(record)) if words]
     return lines
 
 
@@ -216,7 +235,8 @@ def _view(record: Json) -> Json:
         "setting_words": _sentence(record["setting"].get("setting", "")),
         "why": _sentence(record["why"]), "plot": claim_plot(record),
         "support_words": support_words(record), "repeat": repeat,
-        "share_text": _share(record), "number": number,
+        "share_text": _share(record), "number": number, "replica_words": replica_words(record),
+        "median_of_all": [number(v) for v in turned(record, record["sequence"]["median_ledger"])],
     }  # fmt: skip
 
 

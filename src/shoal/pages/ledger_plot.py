@@ -67,7 +67,8 @@ def claim_plot(record: dict[str, Any]) -> str:
         if lo != hi:
             parts.append(_line(x(k), upper(lo), x(k), upper(hi), "range"))
         else:
-            parts.append(f'<circle cx="{x(k)}" cy="{upper(lo)}" r="3" class="dot"/>')
+            kind = "dot" if upper.low <= lo <= upper.high else "beyond"
+            parts.append(f'<circle cx="{x(k)}" cy="{upper(lo)}" r="3" class="{kind}"/>')
     return _svg(parts + _bets(record, x), record)
 
 
@@ -102,7 +103,7 @@ def _bets(record: dict[str, Any], x: _Axis) -> list[str]:
         parts.append(_label(LEFT - 6, axis(tick) + 4, f"1e{tick}"))
     for value, name in ((20, "20"), (record["e"]["threshold"], "10240")):
         parts.append(_line(LEFT, axis(math.log10(value)), WIDE - RIGHT, axis(math.log10(value)),
-                           "limit"))  # fmt: skip
+                           "level"))  # fmt: skip
         parts.append(_label(WIDE - RIGHT - 4, axis(math.log10(value)) - 4, name))
     for side, path in paths.items():
         points = [f"{x(k)},{axis(math.log10(max(e, 1e-9)))}" for k, e in enumerate(path, 1)]
@@ -114,7 +115,7 @@ def _bets(record: dict[str, Any], x: _Axis) -> list[str]:
     parts.append(
         _label(LEFT + 6, top + 16, "E for", "start").replace("<text", '<text class="tfor"')
     )
-    against = _label(LEFT + 56, top + 16, "E against", "start")
+    against = _label(LEFT + 76, top + 16, "E against", "start")
     return [*parts, against.replace("<text", '<text class="tagainst"')]
 
 

@@ -64,9 +64,9 @@ def every_layer(setup: Setup) -> dict[str, Array]:
     return setup.setting.stacked_conditioning(setup.params0, setup.inputs)
 
 
-def depths(seeds: Seeds, residual: str) -> dict[str, np.ndarray]:
+def depths(seeds: Seeds, residual: str, **more: Any) -> dict[str, np.ndarray]:
     """Condition number and centred share of every layer's attention output, (seeds, depth)."""
-    return at_start(every_layer, seeds, **DEEP, residual=residual)
+    return at_start(every_layer, seeds, **DEEP, residual=residual, **more)
 
 
 def top_hessian(setup: Setup) -> Array:

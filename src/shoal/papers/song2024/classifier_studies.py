@@ -134,9 +134,9 @@ def compare_planes(design: Design, seeds: Seeds) -> list[Value]:
     return effects.where(varies.tolist(), effects.minus(one, other))
 
 
-for _key, _what, _measure, _words, _spans in (
-    ("more_minima", "has more local minima", "local_minima", "strict local minima", (0.01, 1.0)),
-    ("rougher", "is less smooth", "roughness", "roughness", (0.01, 1.0)),
+for _key, _what, _measure, _words in (
+    ("more_minima", "has more local minima", "local_minima", "strict local minima"),
+    ("rougher", "is less smooth", "roughness", "roughness"),
 ):
     PAPER.claim(
         f"landscape_{_key}",
@@ -149,8 +149,10 @@ for _key, _what, _measure, _words, _spans in (
         why="the statement has no number; draws on which both sides are alike abstain",
         premise=f"the risk varies by more than {FLAT:g} on both planes",
         setting="60 images of 3 and 8 read by rows, two layers, 10 steps of Adam in each stage",
-        assumptions=("float32 training, float64 planes",), source=SUMMARY, seconds=4.0,
-        controls=[Control({"spans": _spans}, why="softmax's plane a hundred times smaller")],
+        assumptions=("float32 training, float64 planes",), source=SUMMARY, seconds=10.0,
+        controls=[Control({"spans": (0.3, 10.0)}, why="softmax's plane is smaller and the Gaussian's ten "
+                          "times larger; replaces a plane a hundred times smaller, on which the "
+                          "risk hardly varies, so that all draws abstained")],
     )  # fmt: skip
 
 STEPS = {"sgd": (0.03, 0.1, 0.3), "adam": (3e-4, 1e-3, 3e-3)}
