@@ -209,7 +209,7 @@ def test_every_claim_stands_alone_and_can_be_registered(claim):
 KINDS = {
     "direction": "qin2025.small_logits_hurt",
     "equivalence": "qin2025.residual_cannot_beat_its_tokens",
-    "bound": "arda2026.samples_cost_a_logarithm",
+    "bound": "song2024.keys_free_softmax",
     "scaling": "wu2023.attention_stays_informative",
 }
 

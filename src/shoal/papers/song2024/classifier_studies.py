@@ -150,9 +150,9 @@ for _key, _what, _measure, _words in (
         premise=f"the risk varies by more than {FLAT:g} on both planes",
         setting="60 images of 3 and 8 read by rows, two layers, 10 steps of Adam in each stage",
         assumptions=("float32 training, float64 planes",), source=SUMMARY, seconds=10.0,
-        controls=[Control({"spans": (0.3, 10.0)}, why="softmax's plane is smaller and the Gaussian's ten "
-                          "times larger; replaces a plane a hundred times smaller, on which the "
-                          "risk hardly varies, so that all draws abstained")],
+        controls=[Control({"spans": (0.3, 10.0)}, why="softmax's plane is smaller and that of the "
+                          "Gaussian ten times larger; replaces a plane of softmax a hundred times "
+                          "smaller, on which the risk hardly varies, so that all draws abstained")],
     )  # fmt: skip
 
 STEPS = {"sgd": (0.03, 0.1, 0.3), "adam": (3e-4, 1e-3, 3e-3)}
