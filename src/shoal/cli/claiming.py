@@ -363,9 +363,9 @@ def _table(records: list[Json], others: Sequence[Any]) -> Any:
 
 
 def _cells(record: Json) -> tuple[str, ...]:
-    verdict, seeds, e = record["verdict"], record["seeds"], record["e"]
+    seeds, e = record["seeds"], record["e"]
     word = console.coloured(pages.word_of(record))
-    reason = verdict["reason"] if pages.word_of(record) == "inconclusive" else ""
+    reason = pages.reason_of(record)
     return (
         f"{escape(record['statement'])}\n[dim]{escape(record['claim'])}[/]",
         word + (f"\n[dim]{escape(reason)}[/]" if reason else ""),
@@ -384,7 +384,7 @@ def _cost(folder: LedgerFolder, chosen: Sequence[Statement], spent: bool) -> str
     if spent or not seconds:
         return ""
     time_left = _clock(seconds)
-    loose = sum(e.exploratory for e in mine)
+    loose = sum(e.exploratory and not e.claim.waits for e in mine if e.claim)
     said = f"Deciding what is open would take about {time_left}: add --until-decided --budget 30m."
     if loose:
         said += f" {loose} of them are not registered in {str(folder.folder)!r}, so they would "

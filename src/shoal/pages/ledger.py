@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,29 @@ def word_of(record: Json) -> str:
     return record["verdict"]["word"]
 
 
+def reason_of(record: Json) -> str:
+    """Why there is no verdict, in words; nothing if there is one."""
+    if word_of(record) != "inconclusive":
+        return ""
+    return record["verdict"]["reason"] if record["effects"] else "not run yet"
+
+
+def effect_text(record: Json) -> str:
+    """What the effect is, without the comma that leads on to a verb."""
+    return record["effect"].rstrip(",")
+
+
+def rule_text(record: Json) -> str:
+    """The rule in words; for a share of draws, with the share on both sides."""
+    if (share := record["quantifier"]["share"]) in ("1/2", "all"):
+        return record["rule"]
+    said = f"{float(Fraction(share)):.0%}".replace("%", " %")
+    return (
+        f"supported if {record['effect']} {limits_text(record)} in more than {said} of draws; "
+        "contradicted if in fewer"
+    )
+
+
 def limits_text(record: Json) -> str:
     """What an effect that helps does: "is above 0"."""
     if isinstance(record["for"], list):
@@ -60,12 +84,10 @@ def limits_text(record: Json) -> str:
 
 def sentence(record: Json) -> str:
     """The verdict in one sentence."""
-    seeds, word, reason = record["seeds"], word_of(record), record["verdict"]["reason"]
+    seeds, word, reason = record["seeds"], word_of(record), reason_of(record)
     if record["population"].startswith("weights") and word in ("supported", "contradicted"):
         word += " for this problem"
-    said = (
-        word[:1].upper() + word[1:] + (f" ({reason})" if reason and word == "inconclusive" else "")
-    )
+    said = word[:1].upper() + word[1:] + (f" ({reason})" if reason else "")
     if record["waits"]:
         return f"Not testable yet: {record['waits']}."
     if not seeds["counted"]:
@@ -117,8 +139,8 @@ def story(record: Json) -> list[str]:
         f"[dim]{escape(record['claim'])} v{record['version']}; {escape(record['provenance'])}[/]",
         "",
         escape(sentence(record)),
-        f"Rule: {escape(record['rule'])}.",
-        f"Effect: {escape(record['effect'])}; {escape(median_text(record))} (median, 95 %).",
+        f"Rule: {escape(rule_text(record))}.",
+        f"Effect: {escape(effect_text(record))}; {escape(median_text(record))} (median, 95 %).",
         f"Why these limits: {escape(record['why'])}.",
         f"E-values: {number(record['e']['for_max'])} for, "
         f"{number(record['e']['against_max'])} against (the ledger asks for 10240 at first).",
@@ -166,18 +188,18 @@ def markdown(records: Sequence[Json], others: Sequence[Any]) -> str:
     """The ledger as a short table."""
     said = ", ".join(f"{count} {group}" for group, count in counts(records).items())
     lines = ["# The ledger", "", "Written by `shoal claims --markdown`; do not edit.", "", LEAD, ""]
-    lines += [f"{len(records)} registrations: {said}.", ""]
+    lines += [f"{len(records)} claims: {said}.", ""]
     papers = dict.fromkeys(r["claim"].partition(".")[0] for r in records)
     for paper in papers:
         mine = [r for r in records if r["claim"].startswith(f"{paper}.")]
         lines += [f"## {paper}", "", "| claim | verdict | draws | median [95 % sequence] |",
                   "| --- | --- | --- | --- |"]  # fmt: skip
         for r in sorted(mine, key=lambda r: GROUPS.index(word_of(r))):
-            reason = r["verdict"]["reason"] if word_of(r) == "inconclusive" else ""
+            reason = reason_of(r)
             verdict = f"**{word_of(r)}**" + (f" ({reason})" if reason else "")
             claim = f"{r['statement']} (`{r['claim']}`; {r['provenance']})"
             draws = f"{r['seeds']['above']} of {r['seeds']['counted']}"
-            cells = (claim, verdict, draws, f"{median_text(r)}, {r['effect']}")
+            cells = (claim, verdict, draws, f"{median_text(r)}, {effect_text(r)}")
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines.append("")
     if others:
@@ -236,7 +258,8 @@ def _view(record: Json) -> Json:
         "why": _sentence(record["why"]), "plot": claim_plot(record),
         "support_words": support_words(record), "repeat": repeat,
         "share_text": _share(record), "number": number, "replica_words": replica_words(record),
-        "median_of_all": [number(v) for v in turned(record, record["sequence"]["median_ledger"])],
+        "median_of_all": _median_of_all(record), "rule_words": rule_text(record),
+        "effect_words": effect_text(record), "reason": reason_of(record),
     }  # fmt: skip
 
 
@@ -266,6 +289,12 @@ def other_words(other: Check | Existence) -> str:
         return f"identity, held by {other.test}, tolerance {other.tolerance}"
     found = "a verified witness" if other.witness()["accepted"] else "no verified witness"
     return f"existence: {found} ({other.checker})"
+
+
+def _median_of_all(record: Json) -> str:
+    low, high = turned(record, record["sequence"]["median_ledger"])
+    some = math.isfinite(low) or math.isfinite(high)
+    return f"{number(low)} to {number(high)}" if some else "not yet bounded"
 
 
 def _share(record: Json) -> str:
