@@ -1,5 +1,6 @@
 """The ledger: registrations and their chain, spending seeds, what is stale, pages."""
 
+import hashlib
 import json
 import os
 import signal
@@ -16,11 +17,13 @@ from shoal.disk.ledger import LedgerFolder
 from shoal.errors import InputError
 from shoal.evidence.rules import Effect
 from shoal.lab import ledger, spending
-from shoal.lab.claim import Control, above, between, make_claim
+from shoal.lab.claim import Claim, Control, above, between, make_claim
 from shoal.lab.ledger import Entry
 from shoal.pages import ledger as pages
+from shoal.papers import BUILT_IN, paper_of
 
-TOY = str(Path(__file__).parent / "toy_paper.py")
+REPOSITORY = Path(__file__).parent.parent
+TOY = str(REPOSITORY / "tests" / "toy_paper.py")
 
 
 def noise(seed):
@@ -120,6 +123,25 @@ def test_a_changed_limit_is_refused_without_a_new_version():
     assert ledger.next_version(claim_of(version=2, changed="a wrong limit"), line)
     assert not ledger.next_version(claim_of(seconds=9.0), line)  # the cost may change
     assert ledger.next_version(claim_of(), None)
+
+
+# sha256sum of the first 83 lines, as they were registered before any scored seed was run
+FIRST_ROUND = "5bc0766147512d75c3649e277ca74f797443cfbf649af4ee12de3641f5095c93"
+
+
+def test_the_registrations_in_the_repository_are_a_chain_that_only_grew():
+    lines = (REPOSITORY / "ledger" / "registered.jsonl").read_text().splitlines(keepends=True)
+    ledger.check_chain([line.rstrip("\n") for line in lines])
+    assert hashlib.sha256("".join(lines[:83]).encode()).hexdigest() == FIRST_ROUND
+
+
+def test_every_registered_claim_is_the_one_in_the_code():
+    lines = LedgerFolder(REPOSITORY / "ledger").registrations()
+    newest = {line["claim"]: line for line in lines}
+    claims = {c.key: c for key in BUILT_IN for c in paper_of(key).claims if isinstance(c, Claim)}
+    assert newest.keys() == {key for key, claim in claims.items() if not claim.waits}
+    for key, line in newest.items():
+        ledger.require_frozen(claims[key], line)
 
 
 def test_there_are_256_places():
