@@ -35,7 +35,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 ledger: $(READY)
-	$(BIN)/shoal claims --markdown docs/ledger.md
+	$(BIN)/shoal claims --until-decided --budget 45m --markdown docs/ledger.md --out ledger/pages
 
 clean:
 	rm -rf $(ENV) .pytest_cache .mypy_cache .ruff_cache

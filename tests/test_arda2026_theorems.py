@@ -11,8 +11,8 @@ import pytest
 import arda2026_reference as witness
 import shoal as sh
 from shoal.certificates import readings
-from shoal.lab.claim import Plan
 from shoal.lab.engine import per_start
+from shoal.lab.study import Plan
 from shoal.papers.arda2026 import data, experiments, heads, teachers, theorems
 from shoal.papers.arda2026.heads import ACTIVATIONS
 from shoal.papers.arda2026.probes import comparator

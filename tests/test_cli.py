@@ -294,7 +294,7 @@ def test_papers_lists_theorems_settings_and_probes(capsys):
     text = ok(capsys, "papers", "wu2023")
     for name in (*wu2023.PAPER.setting.fields(), *said["probes"]):
         assert name in text
-    assert "21 claims (shoal claims wu2023)" in text
+    assert "23 claims (shoal claims wu2023)" in text
 
 
 def test_data_reports_the_assumptions(capsys):
@@ -416,7 +416,9 @@ def bad_files(tmp_path_factory):
         ("claims wu2023.rank_is_neded", "did you mean 'rank_is_needed'"),
         ("claims nobody2020", "no paper is called"),
         ("claims wu2023.rank_is_needed --out F.npz", "cannot write into"),
-        ("claims wu2023.rank_is_needed --markdown taken", "is a folder"),
+        ("claims wu2023.rank_is_needed --markdown taken", "Is a directory"),
+        ("claims wu2023.rank_is_needed --until-decided --budget soon", "expected a time"),
+        ("claims wu2023.rank_is_needed --seeds 3", "belong to --until-decided"),
         ("reproduce wu2023.scalign", "did you mean 'scaling'"),
         ("reproduce wu2023 --out F.npz/x", "cannot write into"),
         ("tour --out taken", "is a folder"),
@@ -520,8 +522,8 @@ def test_an_interrupted_ledger_says_how_to_continue(capsys, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shoal.cli.publishing.cached", stop)
-    code, out, err = call(capsys, "claims", "wu2023.rank_is_needed", "--out", "c")
+    monkeypatch.setattr("shoal.lab.spending.perform", stop)
+    code, out, err = call(capsys, "claims", "wu2023.rank_is_needed", "--until-decided")
     assert (code, out) == (130, "")
     assert err.endswith("what is finished is kept, and the same command continues.\n")
 

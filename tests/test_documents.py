@@ -145,7 +145,7 @@ def test_the_tour_ends_well_and_with_a_page(capsys, tmp_path, monkeypatch):
     for paper in PAPERS.values():
         assert f"{paper.key}: " in out
         assert paper.visit().title.lower() in page.lower()
-    assert "The ledger" in page
+    assert "Some claims" in page
     assert "holds" in out
     assert "not applicable" in out
     assert "violated" not in out

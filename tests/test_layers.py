@@ -13,7 +13,7 @@ LAYERS = (
         "errors", "_typing", "trees", "linalg", "losses", "methods", "models", "training",
         "problems", "files", "figures", "fits", "tuning", "inits", "attention", "certificates",
         "jsons", "runtime", "native", "pathfinder", "reviews", "theory", "interop",
-        "diagnostics", "verified", "check",
+        "diagnostics", "verified", "check", "evidence",
     },
     {"lab"},
     {"papers", "door"},

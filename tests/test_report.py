@@ -172,9 +172,7 @@ def test_a_certificate_becomes_a_page(capsys, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("ledger.json", '{"claims": [{"id": 3}]}'),
         ("ledger.json", "[]"),
-        ("ledger.json", '{"claims": [{"id": "nobody2020.x"}]}'),
         ("x.json", '{"key": 1}'),
         ("x.json", '{"panels": 3}'),
         ("x.json", "["),
@@ -276,18 +274,23 @@ def test_the_page_of_a_run_works_in_a_browser(browser, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_ledger_works_in_a_browser(browser, tmp_path):
-    out = tmp_path / "ledger"
-    run_ok("claims", f"{TOY}.learns", f"{TOY}.gain_helps", "--out", out)
+def test_the_ledger_works_in_a_browser(browser, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "pages"
+    run_ok("claims", f"{TOY}.learns", "--until-decided", "--out", out)
     opened(browser, out / "index.html")
     js = browser.execute_script
-    assert js("return document.querySelectorAll('.claim').length") == 2
-    assert js("return document.querySelectorAll('.claim .badge.supported').length") == 2
-    # evidence is drawn when it is opened, and not before
-    drawn = "return document.querySelectorAll('.claim .scatterlayer .trace').length"
-    assert js(drawn) == 0
-    js(
-        "document.querySelectorAll('.claim details').forEach(d => {"
-        " d.open = true; d.dispatchEvent(new Event('toggle')); })"
-    )
-    assert js(drawn) >= 2
+    assert js("return document.querySelectorAll('tbody tr').length") == 1
+    hidden = "return getComputedStyle(document.querySelector('tbody tr')).display"
+    assert js(hidden) != "none"
+    js("document.querySelector('#show-exploratory').click()")
+    assert js(hidden) == "none"
+    for name in ("index.html", "doe2024.learns.v1.html"):
+        browser.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True},
+        )
+        opened(browser, out / name)
+        wide, room = js("return [document.documentElement.scrollWidth, innerWidth]")
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        assert wide <= room + 1, name

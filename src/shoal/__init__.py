@@ -29,7 +29,8 @@ _PLACES = {
     "lab.study": "Study decades",
     "lab.setting": "Setting Static Traced Data",
     "lab.paper": "Paper",
-    "lab.claim": "Claim Plan Rule above below between exponent slope",
+    "lab.effects": "per_doubling power_law compared measured",
+    "lab.claim": "Claim Control above below between exponent",
     "certificates": "Certificate Inequality Equality condition",
     "problems": "Problem",
     "errors": "InputError",
@@ -72,8 +73,9 @@ if TYPE_CHECKING:
     from shoal.errors import InputError
     from shoal.inits import lecun
     from shoal.lab import probes
-    from shoal.lab.claim import Claim, Plan, Rule, above, below, between, exponent, slope
+    from shoal.lab.claim import Claim, Control, above, below, between, exponent
     from shoal.lab.diagnosis import diagnose
+    from shoal.lab.effects import compared, measured, per_doubling, power_law
     from shoal.lab.own import per_sample
     from shoal.lab.paper import Paper
     from shoal.lab.proof import Proof, prove

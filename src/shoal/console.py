@@ -17,7 +17,6 @@ from rich.table import Table
 from shoal import trees
 from shoal.certificates import Certificate, Reading, Verdict, readings, verdict
 from shoal.diagnostics.data import DataReport
-from shoal.lab.claim import Ruling
 from shoal.lab.engine import default_steps
 from shoal.lab.paper import Paper
 from shoal.lab.probes import probe_names, sentence
@@ -33,9 +32,10 @@ COLOURS: dict[str, str] = {
     Verdict.VIOLATED: "bold red",
     Verdict.NOT_APPLICABLE: "yellow",
     Verdict.UNRESOLVED: "magenta",
-    Ruling.SUPPORTED: "green",
-    Ruling.CONTRADICTED: "bold red",
-    Ruling.INCONCLUSIVE: "yellow",
+    "supported": "green",
+    "contradicted": "bold red",
+    "inconclusive": "yellow",
+    "exploratory": "dim",
 }
 WIDTH = 110  # of a table where the terminal's width is not known
 MANY = 3  # seeds up to which each is shown at length

@@ -239,22 +239,32 @@ def data(
     """
 
 
-@_command(_PAPER, "publishing")
+@_command(_PAPER, "claiming")
 def claims(
-    *papers: str, out: Path = Path("shoal-claims"), markdown: Path | None = None,
-    full: bool = False, json: bool = False,
+    *names: str, until_decided: bool = False, budget: str = "", seeds: int | None = None,
+    replicate: bool = False, replay: bool = False, ledger: Path = Path("ledger"),
+    out: Path | None = None, markdown: Path | None = None, json: bool = False,
 ) -> None:  # fmt: skip
-    """Test the claims of papers and write a ledger: effect, interval, verdict.
+    """List what papers claim with verdicts, or spend seeds on them until they are decided.
 
-    A claim is 'supported', 'contradicted' or 'inconclusive' by a rule that is fixed in code.
-    Finished measurements are kept: the same command continues where an earlier one stopped.
+    Without options nothing is run: a table of all claims and what deciding the rest would cost; of
+    one claim, its statement, verdict, rule and effect. 'shoal claims freeze NAMES' registers claims
+    (rule, limits, design, seeds) before their seeds are run; without that they stay exploratory.
+
+    Example: shoal claims qin2025 --until-decided --budget 30m
 
     Args:
-        papers: Papers, or single claims such as wu2023.width_helps_own_step; by default all.
-        out: Folder for ledger.json and the page index.html.
-        markdown: Also write the ledger as a Markdown document, such as docs/ledger.md.
-        full: Use the paper's sizes instead of small ones: hours instead of minutes.
-        json: Print the ledger as JSON.
+        names: Papers, or single claims such as wu2023.width_helps_own_step; by default all.
+        until_decided: Run seeds where a decision is nearest. Every batch is kept: the same command
+            continues, and the result does not depend on interruptions or on how often you look.
+        budget: Time to spend, such as 30m or 2h; without it until nothing is left to decide.
+        seeds: Seeds to spend instead of a time: the whole run is then reproducible.
+        replicate: Run the decided claims once more on seeds that nobody used.
+        replay: Recompute two seeds of every result with the present code; what differs is stale.
+        ledger: Folder of registrations and results.
+        out: Folder for pages: an index and a page per claim.
+        markdown: Also write the short table, such as docs/ledger.md.
+        json: Print the records as JSON.
     """
 
 
@@ -425,11 +435,11 @@ def bench(
 
 @_command(_SHOW, "publishing")
 def report(*paths: Path, out: Path | None = None, paper: str = "", json: bool = False) -> None:
-    """Make one self-contained HTML page of runs, certificates, figures or ledgers.
+    """Make one self-contained HTML page of runs, certificates or figures.
 
     Args:
-        paths: Run folders, folders of 'shoal claims' or 'shoal reproduce', or files with what
-            'shoal certify --json' printed.
+        paths: Run folders, folders of 'shoal reproduce', or files with what 'shoal certify --json'
+            printed.
         out: The page, by default report.html in the first folder (or beside the first file).
         paper: The file that defines the paper, if it is your own (./mine.py).
         json: Print the page's path as JSON.

@@ -1,4 +1,4 @@
-"""``claims``, ``reproduce`` and ``report``: what is kept and shown."""
+"""``reproduce`` and ``report``: what is kept and shown."""
 
 import contextlib
 import os
@@ -11,16 +11,13 @@ from jinja2 import TemplateError
 from rich.markup import escape
 
 from shoal import console, figures, workers
-from shoal.cli.commands import answer, command_line, own_setup_of, write_figure, write_page
+from shoal.cli.commands import answer, own_setup_of, write_figure, write_page
 from shoal.disk import logs
 from shoal.disk import runs as disk
-from shoal.disk.cache import cached, source_of
 from shoal.errors import InputError, nearest
-from shoal.lab.claim import Claim
-from shoal.lab.ledger import Entry, about, ledger_json
 from shoal.lab.paper import Paper, PaperFigure
 from shoal.pages import page, sections
-from shoal.papers import BUILT_IN, PAPERS, known_paper, paper_of, split_target, target_of
+from shoal.papers import known_paper, paper_of, split_target, target_of
 from shoal.runtime import cores
 
 KEPT = "What is finished is kept; the same command continues."
@@ -45,124 +42,9 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[s
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in shown]
 
 
-# -------------------------------------------------------------------------------------- claims
-
-
-def wanted(names: Sequence[str]) -> list[Claim]:
-    """Claims by the name of a paper or their own; all, if none is named."""
-    chosen: dict[str, Claim] = {}
-    for name in names or PAPERS:
-        target, part = split_target(name)
-        paper = paper_of(target)
-        mine = {c.key: c for c in paper.claims if not part or c.key == f"{paper.key}.{part}"}
-        if names and not mine:
-            known = [c.key.removeprefix(f"{paper.key}.") for c in paper.claims]
-            raise InputError(f"{target} has no claim {part!r}; {nearest(part, known)}")
-        chosen |= mine
-    return list(chosen.values())
-
-
-def ledger(chosen: list[Claim], *, full: bool) -> list[Entry]:
-    """Measure and decide, with progress, keeping what is done."""
-    entries = []
-    for claim in console.tracked("claims", chosen, len(chosen)):
-        plan = claim.full if full else claim.quick
-        paper = known_paper(claim.key.partition(".")[0])
-        key = about(claim, plan)
-        if paper.key not in BUILT_IN:  # its file also decides
-            key.append(source_of(paper.setting))
-        try:
-            found, seconds, kept = cached(key, lambda: claim.measure(plan))  # noqa: B023
-        except InputError as error:  # e.g. the text extra is not installed
-            console.note(f"{claim.key} is left out: {error}")
-            continue
-        entries.append(Entry(claim, plan, claim.decide(found), seconds, kept))
-    if chosen and not entries:
-        raise InputError("none of these claims could be measured here; see the reasons above.")
-    return entries
-
-
-def without_panels(kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A ledger as scripts read it."""
-    return [{k: v for k, v in claim.items() if k != "panel"} for claim in kept]
-
-
-def claims(*names: str, out: Path, markdown: Path | None, full: bool, json: bool) -> None:
-    """``shoal claims``."""
-    chosen = wanted(names)
-    disk.require_folder(out)
-    if markdown is not None:
-        disk.require_file(markdown)
-    if full:  # the minutes that the authors of the claims measured
-        hours = sum(claim.full.minutes for claim in chosen) / 60
-        cost = f"about {hours:.1f} hours on two cores, roughly"
-        console.note(f"{len(chosen)} claims at full size: {cost}. {KEPT}")
-    entries = ledger(chosen, full=full)
-    kept = ledger_json(entries)
-    size = "full" if full else "quick"
-    made = record("ledger", size=size, command=command_line(), claims=kept)
-    disk.write_json(out / "ledger.json", made)
-    if markdown is not None:
-        disk.write_whole(markdown, _markdown(made).encode())
-    used = _papers_of(entry.claim.key for entry in entries)
-    parts = [sections.ledger_section(kept)]
-    write_page(out / "index.html", "The ledger of claims", _ledger_lead(made), parts, used)
-    head = ("claim", "verdict", "effect", "95% interval", "runs", "seconds")
-    table = console.table(*head, rows=map(_cells, entries))
-    wrote = f"wrote {out / 'index.html'} and {out / 'ledger.json'}"
-    answer(without_panels(kept), [table], wrote, json=json)
-
-
-def _cells(entry: Entry) -> tuple[str, ...]:
-    found = entry.evidence
-    return (
-        f"{escape(entry.claim.statement)}\n[dim]{escape(entry.claim.key)}[/]",
-        console.coloured(found.ruling),
-        console.number(found.effect),
-        f"\\[{console.number(found.low)}, {console.number(found.high)}]",
-        str(found.runs),
-        f"{entry.seconds:.1f}" + (" (kept)" if entry.cached else ""),
-    )
-
-
-_LEAD = (
-    "Each claim is tested by a rule that stands in code; where a rule was revised after a first "
-    "look at the same seeds, it says so, and is no confirmation. A paper's statement is "
-    "given in our words; where its setting is not known, the setting is ours."
-)
-
-
 def _papers_of(keys: Iterable[str]) -> list[Paper]:
     """The papers whose claims or figures have these keys."""
     return [known_paper(key) for key in dict.fromkeys(key.partition(".")[0] for key in keys)]
-
-
-def _ledger_lead(made: dict[str, Any]) -> str:
-    return (
-        f"{_LEAD} Made on {made['made']} at {made['size']} size with shoal "
-        f"{made['versions']['shoal']} and jax {made['versions']['jax']} on {made['machine']}, "
-        f"by: {made['command']}"
-    )
-
-
-def _markdown(made: dict[str, Any]) -> str:
-    """The ledger as a document."""
-    rows = []
-    for c in made["claims"]:
-        claim = f"{c['statement']} (`{c['id']}`; {c['source']})"
-        rows.append((claim, f"**{c['verdict']}**", c["sentence"], c["rule"]))
-    lines = [
-        "# The ledger",
-        "",
-        f"Made on {made['made']} by `{made['command']}` with shoal {made['versions']['shoal']} "
-        f"(jax {made['versions']['jax']}) on a machine with {made['machine']}; {made['size']} "
-        "size. Do not edit: run the command again.",
-        "",
-        _LEAD + " Effects carry 95% intervals over seeds.",
-        "",
-        *markdown_table(("claim", "verdict", "what was seen", "rule"), rows),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 # ------------------------------------------------------------------------------------- figures
@@ -227,7 +109,7 @@ def report(*paths: Path, out: Path | None, paper: str, json: bool) -> None:
     if paper:
         target_of(paper)  # from now on its runs are known
     if not paths:
-        msg = "report needs a run folder, or what claims, reproduce or certify --json wrote."
+        msg = "report needs a run folder, or what reproduce or certify --json wrote."
         raise InputError(msg)
     pages = [_page_of(path, paper) for path in paths]
     title, lead, parts, used = pages[0]
@@ -267,9 +149,6 @@ def _page_of(path: Path, target: str) -> Page:
         with _reading(path):
             parts = sections.log_sections(about, table)
         return f"A log of {about['model']}", "", parts, []
-    if (path / "ledger.json").is_file():
-        with _reading(path / "ledger.json"):
-            return _ledger_page(disk.read_json(path / "ledger.json"))
     if path.is_dir() and (found := sorted(path.glob("*.json"))):
         return _figures_page(found)
     if path.is_file():
@@ -280,8 +159,8 @@ def _page_of(path: Path, target: str) -> Page:
                 parts = sections.certificate_sections(value)
             return f"{paper.key}.{value['theorem']}", paper.title, parts, [paper]
     msg = (
-        f"{str(path)!r} is not a run folder, a ledger, a reproduction or a certificate; make one "
-        "with shoal train --out, claims, reproduce or certify --json."
+        f"{str(path)!r} is not a run folder, a reproduction or a certificate; make one with "
+        "shoal train --out, reproduce or certify --json."
     )
     raise InputError(msg)
 
@@ -295,14 +174,6 @@ def _run_page(path: Path, target: str) -> Page:
     title = paper.title if paper else run.setup.name
     lead = f"{title}. Made by: {run.notes.get('command', 'an unknown command')}"
     return f"A run of {run.setup.name}", lead, parts, [paper] if paper else []
-
-
-def _ledger_page(value: Any) -> Page:
-    used = _papers_of(claim["id"] for claim in value["claims"])
-    parts = [sections.ledger_section(value["claims"])]
-    lead = _ledger_lead(value)
-    page.render("check", lead, parts, command="", citations=[])  # the page shows what it finds
-    return "The ledger of claims", lead, parts, used
 
 
 def _figures_page(found: list[Path]) -> Page:

@@ -15,7 +15,16 @@ from typing import Any, NamedTuple
 
 from shoal.errors import InputError
 from shoal.figures import Figure
-from shoal.lab.claim import Claim, Plan, Rule, study_measure
+from shoal.lab.claim import (
+    Check,
+    Claim,
+    Criterion,
+    Design,
+    Existence,
+    Measure,
+    Statement,
+    make_claim,
+)
 from shoal.lab.setting import OURS, PAPER, SUMMARY, Setting
 from shoal.lab.setup import Setup, paper_setup
 from shoal.lab.study import Study, study_figure
@@ -57,7 +66,7 @@ class Paper:
     arxiv: str = ""
     about: str = ""
     theorems: list[Theorem] = dataclasses.field(default_factory=list)
-    claims: list[Claim] = dataclasses.field(default_factory=list)
+    claims: list[Statement] = dataclasses.field(default_factory=list)
     figures: list[PaperFigure] = dataclasses.field(default_factory=list)
     plan: WidthPlan | None = None
     visit: Callable[[], Any] | None = None  # What `shoal tour` shows of it.
@@ -93,42 +102,35 @@ class Paper:
         return add
 
     def claim(
-        self,
-        key: str,
-        statement: str,
-        study: Study | Callable[[Plan], dict],
-        statistic: Callable[[Any], Any] | None = None,
-        rule: Rule | None = None,
-        *,
-        control: dict[str, Any] | None = None,
-        source: str = OURS,
-        setting: str = "our setting",
-        quick: Plan | None = None,
-        full: dict[str, Any] | None = None,
-        control_plan: Plan | None = None,
-    ) -> Claim:
-        """Register a claim: a study, a number for each run, a rule and a negative control.
+        self, key: str, statement: str, measure: Measure, test: Criterion, *, source: str = OURS,
+        control: Design | None = None, **more: Any,
+    ) -> Claim:  # fmt: skip
+        """Register a claim: an experiment with one number per seed, a rule and a negative control.
 
-        ``control`` changes the study's settings so that the claim is false; the rule must then say
-        *contradicted*. Instead of a study and a statistic, a function of a `Plan` may return what
-        the rule looks at. ``full`` changes the ``quick`` plan, by default to four times the seeds.
+        ``measure(design, seeds)`` returns the effect of every seed; `per_doubling`, `power_law`,
+        `compared` and `measured` make one from a study. ``control`` changes the design so that the
+        claim is false. ``more`` are ``design``, ``controls``, ``why`` and the fields of `Claim`.
         """
         require_provenance(source)
         key = f"{self.key}.{key}"
-        if rule is None:
-            raise InputError(f"{key}: a claim needs a rule, such as slope('width', above=0.05).")
-        if not isinstance(study, Study):
-            measure, quick = study, quick or Plan()
-        elif statistic is None:
-            msg = f"{key}: a study needs a statistic, a function of a run with one number per seed."
-            raise InputError(msg)
-        else:
-            measure, quick = study_measure(study, statistic), quick or Plan(len(study.seeds))
-        large = quick._replace(**(full or {"seeds": 4 * quick.seeds}))
-        false = (control_plan or quick)._replace(control=tuple((control or {}).items()))
-        made = Claim(key, statement, source, setting, rule, measure, quick, large, false)
+        more |= {"source": source, "control": control}
+        made = make_claim(key, statement, measure, test, **more)
         self.claims.append(made)
         return made
+
+    def check(self, key: str, statement: str, *, test: str, tolerance: str, source: str) -> None:
+        """List a statement that is true by algebra, and the test that holds it."""
+        require_provenance(source)
+        self.claims.append(Check(f"{self.key}.{key}", statement, source, test, tolerance))
+
+    def existence(
+        self, key: str, statement: str, witness: Callable[[], dict[str, Any]], *, checker: str,
+        source: str = OURS, **more: Any,
+    ) -> None:  # fmt: skip
+        """Register a statement that something exists, with what computes and checks a witness."""
+        require_provenance(source)
+        made = Existence(f"{self.key}.{key}", statement, source, witness, checker, **more)
+        self.claims.append(made)
 
     def figure(
         self,
@@ -159,11 +161,6 @@ class Paper:
         if study is None:
             return add
         return add(lambda full: study_figure(key, title or key, study, tuple(probes), full=full))
-
-    def sizes(self, claim: str, full: bool) -> Plan:
-        """The plan of a claim, for figures that show the same runs."""
-        found = next(c for c in self.claims if c.key == f"{self.key}.{claim}")
-        return found.full if full else found.quick
 
     def setup(self, values: Mapping[str, Any], **how: Any) -> Setup:
         """The setup that a user's words describe (`paper_setup`)."""

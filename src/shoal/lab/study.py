@@ -8,7 +8,7 @@ Runs of equal shape go into one compiled call, whatever their numbers, data and 
 import functools
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -182,24 +182,48 @@ def runs_per_call(setup: Setup) -> int:
 # -------------------------------------------------------------------------- often used in claims
 
 
+Seeds = int | tuple[int, ...]
+"""Seeds, or how many of them from 0 on."""
+
+
+class Plan(NamedTuple):
+    """Sizes of an experiment that claims and figures share."""
+
+    seeds: Seeds = 8
+    steps: int = 200
+    samples: int = 12
+    tokens: int = 4
+    dim: int = 10
+    width: int = 64  # Or heads.
+    layers: int = 1
+    grid: tuple[Any, ...] = ()  # Widths, lengths, lags, ...
+    points: int = 21  # Along each side of a plane.
+
+
+def seeds_of(seeds: Seeds) -> tuple[int, ...]:
+    """Seeds as a tuple."""
+    return tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+
+
 def trained(
-    target: Any, seeds: int, probes: tuple[str, ...] = (), *, step: Any = None,
+    target: Any, seeds: Seeds, probes: tuple[str, ...] = (), *, step: Any = None,
     fresh_data: bool = False, precision: str = "float64", **values: Any,
 ) -> Run:  # fmt: skip
     """Train every seed of one setting; the same call is done only once in a process.
 
-    ``step`` is a number, None for each seed's default, or ``"tuned"`` (`best_step`).
+    ``step`` is a number, one for each seed, None for each seed's default, or ``"tuned"``: the one
+    step that is best on these seeds (`best_step`).
     """
     more = step, fresh_data, precision, tuple(sorted(values.items()))
-    return _trained(paper_named(target), seeds, probes, *more)
+    return _trained(paper_named(target), seeds_of(seeds), probes, *more)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=64)
 def _trained(
-    paper: Any, seeds: int, probes: tuple, step: Any, fresh: bool, precision: str, values: tuple
+    paper: Any, seeds: tuple, probes: tuple, step: Any, fresh: bool, precision: str, values: tuple
 ) -> Run:
     make = fresh_setup if fresh else paper_setup
-    setup = make(paper, dict(values), seeds=range(seeds), precision=precision)
+    setup = make(paper, dict(values), seeds=seeds, precision=precision)
     return train(setup, step_size=tuned_step(setup) if step == "tuned" else step, probes=probes)
 
 

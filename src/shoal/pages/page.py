@@ -24,7 +24,6 @@ class Section(NamedTuple):
     tables: tuple[Table, ...] = ()
     panels: tuple[Panel, ...] = ()
     slides: tuple[tuple[str, tuple[Image, ...]], ...] = ()  # heat maps along the steps
-    claims: tuple[dict[str, Any], ...] = ()
     details: tuple[tuple[str, str], ...] = ()
 
 
@@ -77,7 +76,6 @@ def render(
         | {
             "charts": [add(panel) for panel in section.panels],
             "slides": [slide(item) for item in section.slides],
-            "claims": [c | {"chart": c.get("panel") and add(c["panel"])} for c in section.claims],
         }
         for section in sections
     ]

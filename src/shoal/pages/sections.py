@@ -1,4 +1,4 @@
-"""Runs, certificates, ledgers and figures as sections of a page."""
+"""Runs, certificates and figures as sections of a page."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.disk.runs import write_whole
 from shoal.errors import InputError
-from shoal.figures import Curve, Figure, Image, Panel, band, panel_from_json, thinned
+from shoal.figures import Curve, Figure, Image, Panel, band, thinned
 from shoal.lab import engine, visit
 from shoal.lab.causes import Cause
 from shoal.lab.diagnosis import Diagnosis, tried_words
@@ -165,19 +165,6 @@ def theorem_section(theorem: dict[str, Any]) -> Section:
     source = f"Source: {theorem['source']}. " if "source" in theorem else ""
     text = statement + source + (f"Rate at which the risk is lost: {rates}." if rates else "")
     return Section(f"{theorem['paper']}.{theorem['theorem']}", text, tables=tuple(tables))
-
-
-def ledger_section(claims: list[dict[str, Any]]) -> Section:
-    """The ledger (as in ledger.json) with evidence."""
-    shown = []
-    for claim in claims:
-        low, high = claim["interval"]
-        text = f"{number(claim['effect'])} [{number(low)}, {number(high)}]"
-        panel = panel_from_json(claim["panel"]) if claim.get("panel") else None
-        shown.append(claim | {"effect_text": text, "panel": panel})
-    verdicts = [claim["verdict"] for claim in shown]
-    said = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
-    return Section("The ledger", f"{len(shown)} claims: {said}.", claims=tuple(shown))
 
 
 def sentence(text: str) -> str:

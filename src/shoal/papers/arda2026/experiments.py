@@ -1,10 +1,9 @@
 """Experiments of arda2026: what claims and figures measure, in the sizes of a plan.
 
-In this order: width, steps and samples; length; series; projection. ``plan.get`` reads what a
-negative control changes.
+In this order: width, steps and samples; length; series; projection. Every seed draws its own data
+and weights.
 """
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -14,18 +13,15 @@ import numpy as np
 
 from shoal import inits
 from shoal._typing import Array, Callable
-from shoal.lab.claim import Measurement, Plan, comparison, log10_ratio
 from shoal.lab.engine import per_start
 from shoal.lab.run import Run, train
 from shoal.lab.setup import WEIGHTS, Setup, key_of, paper_setup
-from shoal.lab.study import fresh_setup, trained
+from shoal.lab.study import Plan, fresh_setup, seeds_of, trained
 from shoal.models import predict
 from shoal.papers.arda2026 import data, heads, teachers
 from shoal.papers.arda2026.heads import Weights
 from shoal.papers.arda2026.model import PAPER
 
-TOO_LONG = 5.0
-"""Multiple of the step at which the linearised run turns unstable."""
 LARGE = 1000
 """Samples from which runs by width are made one at a time, in float32, each kept on disk."""
 
@@ -33,28 +29,38 @@ LARGE = 1000
 def runs_of(plan: Plan, probes: tuple[str, ...] = (), **values: Any) -> Run:
     """Train every seed of a plan; other settings are keywords."""
     sizes = {"num_samples": plan.samples, "num_heads": plan.width, "num_steps": plan.steps}
-    return trained(PAPER, plan.seeds, probes, **(sizes | values))
+    return trained(PAPER, plan.seeds, probes, fresh_data=True, **(sizes | values))
 
 
-def curve(plan: Plan, columns: Any) -> Measurement:
+Curves = dict[str, np.ndarray]
+"""``x``, and ``y`` of every seed, (seeds, points)."""
+
+
+def curve(plan: Plan, columns: Any) -> Curves:
     """One column of numbers of every seed for each value of a plan's grid."""
     return {"x": np.array(plan.grid, float), "y": np.stack(list(columns), axis=1)}
 
 
-def by_grid(plan: Plan, name: str, statistic: Callable[[Run], Any]) -> Measurement:
-    """A number of every run for the values of one setting; the control's step, if it has one."""
-    step = plan.get("step_size", None)
-    runs = (runs_of(plan, **{name: int(x), "step_size": step}) for x in plan.grid)
-    return curve(plan, map(statistic, runs))
+def by_grid(
+    plan: Plan, name: str, statistic: Callable[[Run], Any], step_power: float = 0.0
+) -> Curves:
+    """A number of every run for the values of one setting.
+
+    With a ``step_power`` p the step shrinks like the setting to -p.
+    """
+    first, usual = plan.grid[0], plan.steps**-0.5
+
+    def run(x: Any) -> Run:
+        step = None if step_power == 0 else usual * (first / x) ** step_power
+        values: dict[str, Any] = {name: int(x), "step_size": step}
+        return runs_of(plan, **values)
+
+    return curve(plan, (statistic(run(x)) for x in plan.grid))
 
 
 def lowest(run: Run) -> np.ndarray:
     """Lowest loss before the last step."""
     return run.risk[:, :-1].min(axis=1)
-
-
-def _ratio(one: np.ndarray, other: np.ndarray) -> Measurement:
-    return comparison(one, other, one / other)
 
 
 def width_run(num_heads: int, seed: int, num_samples: int, num_steps: int) -> np.ndarray:
@@ -72,22 +78,43 @@ def width_run(num_heads: int, seed: int, num_samples: int, num_steps: int) -> np
 
 def width_jobs(plan: Plan) -> list[Callable[[], np.ndarray]]:
     """Every `width_run` of a plan, not yet called; none if the plan is small."""
-    seeds = range(plan.seeds if plan.samples >= LARGE else 0)
+    seeds = seeds_of(plan.seeds) if plan.samples >= LARGE else ()
     sizes = (plan.samples, plan.steps)
     return [functools.partial(width_run, m, seed, *sizes) for seed in seeds for m in plan.grid]
 
 
-def best_by_width(plan: Plan) -> Measurement:
-    """Lowest training loss by width, same data and number of steps."""
-    if plan.control or not (jobs := width_jobs(plan)):
-        return by_grid(plan, "num_heads", lowest)
+def best_by_width(plan: Plan, step_power: float = 0.0) -> Curves:
+    """Lowest training loss by width, same number of steps."""
+    if step_power or not (jobs := width_jobs(plan)):
+        return by_grid(plan, "num_heads", lowest, step_power)
     best = np.array([job()[:-1].min() for job in jobs])
-    return curve(plan, best.reshape(plan.seeds, -1).T)
+    return curve(plan, best.reshape(len(seeds_of(plan.seeds)), -1).T)
 
 
-def mean_by_steps(plan: Plan) -> Measurement:
+def mean_by_steps(plan: Plan) -> Curves:
     """Mean loss of a run by its number of steps, whose inverse root is the step."""
     return by_grid(plan, "num_steps", lambda run: run.risk[:, :-1].mean(axis=1))
+
+
+def path_margins(plan: Plan, name: str, **values: Any) -> np.ndarray:
+    """Log10 of theorem B's bound along the path over the mean loss, smallest over a grid."""
+    found = [log10_margin(plan, **{name: int(x)}, **values) for x in plan.grid]
+    return np.min(found, axis=0)
+
+
+def log10_margin(plan: Plan, **values: Any) -> np.ndarray:
+    """Log10 of theorem B's bound along the path over the mean loss."""
+    run = runs_of(plan, ("scaled_movement", "path"), **values)
+    known = [one.constants for one in run.certify("theorem_b")]
+    bound, mean = (np.array([c[k] for c in known]) for k in ("bound along the path", "mean loss"))
+    return np.log10(bound / mean)
+
+
+def is_violated(plan: Plan, name: str, **values: Any) -> bool:
+    """Whether the certificate, which accounts for rounding, finds theorem B violated somewhere."""
+    runs = (runs_of(plan, ("scaled_movement", "path"), **{name: int(x)}, **values)
+            for x in plan.grid)  # fmt: skip
+    return any("violated" in run.certify("theorem_b").verdicts for run in runs)
 
 
 def _errors(setup: Setup, seed: Array) -> dict[str, Array]:
@@ -117,17 +144,26 @@ def _errors(setup: Setup, seed: Array) -> dict[str, Array]:
 
 
 @functools.cache
-def _width_errors(num_heads: int, seeds: int, samples: int) -> dict[str, np.ndarray]:
-    sizes = {"num_heads": num_heads, "num_samples": samples}
-    setup = paper_setup(PAPER, sizes, seeds=range(seeds))
-    rows = [per_start(setup.rows([s]), _errors, np.uint32(s)) for s in range(seeds)]
+def _width_errors(
+    num_heads: int, seeds: tuple[int, ...], samples: int, norm: float
+) -> dict[str, np.ndarray]:
+    sizes = {"num_heads": num_heads, "num_samples": samples, "radius": norm, "teacher_norm": norm}
+    setup = fresh_setup(PAPER, sizes, seeds=seeds)
+    rows = [per_start(setup.rows([k]), _errors, np.uint32(s)) for k, s in enumerate(seeds)]
     return jax.tree.map(lambda *xs: np.concatenate(xs), *rows)
 
 
-def boundary_errors(plan: Plan, kind: str) -> Measurement:
-    """Errors of one kind by width; nothing is trained."""
-    kind = plan.get("kind", kind)
-    return curve(plan, (_width_errors(int(m), plan.seeds, plan.samples)[kind] for m in plan.grid))
+def boundary_errors(plan: Plan, kind: str, radius_power: float = 0.0) -> Curves:
+    """Errors of one kind by width; nothing is trained.
+
+    With a ``radius_power`` p radius and teacher grow like the heads to p.
+    """
+
+    def errors(m: int) -> np.ndarray:
+        norm = 3.0 * (m / plan.grid[0]) ** radius_power
+        return _width_errors(m, seeds_of(plan.seeds), plan.samples, norm)[kind]
+
+    return curve(plan, (errors(int(m)) for m in plan.grid))
 
 
 def _approximation(setup: Setup) -> Array:
@@ -136,22 +172,19 @@ def _approximation(setup: Setup) -> Array:
     return jnp.abs(labels - setup.targets)
 
 
-def errors_by_samples(plan: Plan) -> Measurement:
-    """Largest approximation error of the teacher's transport by number of samples."""
-    values = {"num_samples": int(max(plan.grid)), "num_heads": plan.width}
-    e = per_start(paper_setup(PAPER, values, seeds=range(plan.seeds)), _approximation)
-    if plan.get("added", False):  # a negative control: errors that add up over the samples
-        return curve(plan, ((e[:, :n] ** 2).mean(axis=1) ** 0.5 * n for n in plan.grid))
-    return curve(plan, (e[:, :n].max(axis=1) for n in plan.grid))
+def errors_by_samples(plan: Plan, heads_power: float = 0.0) -> Curves:
+    """Largest approximation error of the teacher's transport by number of samples.
 
+    With a ``heads_power`` p the heads fall like the samples to -p.
+    """
 
-def path_bound(plan: Plan) -> Measurement:
-    """Theorem B's bound along the path over the mean loss."""
-    run = runs_of(plan, ("scaled_movement", "path"))
-    run = dataclasses.replace(run, risk=run.risk * plan.get("times", 1.0))
-    known = [one.constants for one in run.certify("theorem_b")]
-    bound, mean = (np.array([c[k] for c in known]) for k in ("bound along the path", "mean loss"))
-    return _ratio(bound, mean)
+    def largest(n: int) -> np.ndarray:
+        share = (plan.grid[0] / n) ** heads_power
+        values = {"num_samples": n, "num_heads": 2 * max(1, round(plan.width * share / 2))}
+        setup = fresh_setup(PAPER, values, seeds=seeds_of(plan.seeds))
+        return per_start(setup, _approximation).max(axis=1)
+
+    return curve(plan, (largest(int(n)) for n in plan.grid))
 
 
 def _gradient_norms(setup: Setup) -> Array:
@@ -170,30 +203,34 @@ def gradient_norms(plan: Plan, num_tokens: int = 16, norm: float = 1.0) -> np.nd
     values = {"num_tokens": num_tokens, "token_norm": norm, "labels": "gaussian"}
     values |= {"num_samples": plan.samples, "num_heads": plan.width}
     values |= {"model": "deep", "num_layers": plan.layers} if plan.layers > 1 else {}
-    return per_start(fresh_setup(PAPER, values, seeds=range(plan.seeds)), _gradient_norms)
+    return per_start(fresh_setup(PAPER, values, seeds=seeds_of(plan.seeds)), _gradient_norms)
 
 
-def gradients(plan: Plan) -> Measurement:
-    """Mean norm of the gradient in W at the start, by length; the control sums over tokens."""
-    power = plan.get("power", 0)
-    return curve(plan, (gradient_norms(plan, int(T)).mean(axis=1) * T**power for T in plan.grid))
+def gradients(plan: Plan, norm_power: float = 0.0) -> Curves:
+    """Mean norm of the gradient in W at the start, by length.
+
+    With a ``norm_power`` p the norm of tokens grows like the length to p.
+    """
+    norms = [(T / plan.grid[0]) ** norm_power for T in plan.grid]
+    pairs = zip(plan.grid, norms, strict=True)
+    return curve(plan, (gradient_norms(plan, int(T), norm).mean(axis=1) for T, norm in pairs))
 
 
-def loss_by_length(plan: Plan) -> Measurement:
+def loss_by_length(plan: Plan, step_power: float = 0.0) -> Curves:
     """Lowest training loss over the mean square of the labels, the teacher being the same."""
 
     def relative(T: int) -> np.ndarray:
-        step = 40.0 / T**2 if plan.get("slower", False) else None
+        step = None if step_power == 0 else plan.steps**-0.5 * (plan.grid[0] / T) ** step_power
         run = runs_of(plan, num_tokens=T, anchor_tokens=16, step_size=step)
         return lowest(run) / run.risk[:, 0]
 
     return curve(plan, map(relative, plan.grid))
 
 
-def spikes(plan: Plan) -> Measurement:
-    """Largest over mean gradient norm among samples, for long and for unit tokens."""
-    tails = (gradient_norms(plan, norm=norm) for norm in (plan.get("norm", 10.0), 1.0))
-    return log10_ratio(*(g.max(axis=1) / g.mean(axis=1) for g in tails))
+def spikes(plan: Plan, norm: float) -> np.ndarray:
+    """Largest over mean gradient norm among samples, for tokens of some norm."""
+    g = gradient_norms(plan, norm=norm)
+    return g.max(axis=1) / g.mean(axis=1)
 
 
 def series_runs(plan: Plan, model: str, lag: int, **values: Any) -> dict[str, np.ndarray]:
@@ -207,53 +244,21 @@ def series_runs(plan: Plan, model: str, lag: int, **values: Any) -> dict[str, np
     return {"loss": run.probes["test_risk"].min(axis=1), "jacobian": jacobian.max(axis=1)}
 
 
-def lag_growth(plan: Plan, model: str) -> Measurement:
-    """Held-out loss at the longest lag minus that at the shortest."""
-    model, size = plan.get("model", model), plan.get("recurrence", 1.0)
-    long_first = plan.grid[::-1]
-    return comparison(*(series_runs(plan, model, L, recurrence=size)["loss"] for L in long_first))
-
-
-def jacobians(plan: Plan, channels: int) -> Measurement:
-    """Largest Jacobian norms along training at the longest lag: recurrent against attention.
-
-    ``channels`` is what the recurrent network sees of the positions; 0 leaves it the bare series.
-    """
-    extra = {"recurrence": plan.get("recurrence", 1.0), "channels": channels}
-    recurrent = series_runs(plan, "recurrent", plan.grid[-1], **extra)["jacobian"]
-    return log10_ratio(recurrent, series_runs(plan, "heads", plan.grid[-1])["jacobian"])
-
-
-def small_lag(plan: Plan) -> Measurement:
-    """Held-out loss at the shortest lag: attention minus recurrent."""
-    lag, step = plan.grid[0], plan.get("step_size", None)
-    recurrent = series_runs(plan, "recurrent", lag, step_size=step)["loss"]
-    return comparison(series_runs(plan, "heads", lag)["loss"], recurrent)
-
-
-def clipping(plan: Plan) -> Measurement:
-    """Held-out loss with tokens clipped to norm 1 minus that with raw tokens."""
-    sides = (plan.get("clip", True), False)
-    return comparison(*(series_runs(plan, "heads", plan.grid[0], clip=c)["loss"] for c in sides))
-
-
 def _by_place(setup: Setup) -> Array:
     """Held-out loss of the causal form at every place of the window."""
     test = setup.held_out
     return jnp.mean((predict(setup.network, setup.params0, test.X) - test.y)[..., 0] ** 2, axis=0)
 
 
-def places(plan: Plan) -> Measurement:
-    """Loss of the causal form at the end of the window over that just after the first lag."""
-    lag, n = plan.grid
+def places(plan: Plan, lag: int, num_tokens: int, skip: int) -> np.ndarray:
+    """Loss of the causal form late in the window over that after the first ``skip`` places."""
     run = runs_of(
-        plan, model="causal", problem="autoregressive", lag=lag, num_tokens=n,
+        plan, model="causal", problem="autoregressive", lag=lag, num_tokens=num_tokens,
         test_samples=plan.samples, every=plan.steps, radius=None,
     )  # fmt: skip
     loss = per_start(run.setup.replace(params0=run.params), _by_place)
-    loss = loss * (1 + plan.get("growth", 0.0) * np.arange(n)) ** 2  # the control's drift
-    quarter = (n - lag) // 4
-    return _ratio(loss[:, -quarter:].mean(axis=1), loss[:, lag : lag + quarter].mean(axis=1))
+    quarter = (num_tokens - skip) // 4
+    return loss[:, -quarter:].mean(axis=1) / loss[:, skip : skip + quarter].mean(axis=1)
 
 
 def _moved(run: Run) -> np.ndarray:
@@ -261,48 +266,55 @@ def _moved(run: Run) -> np.ndarray:
     return np.max([run.probes[f"scaled_movement_{k}"] for k in "cUW"], axis=0)
 
 
-def use_of_radius(plan: Plan) -> Measurement:
+def use_of_radius(plan: Plan, radius: float) -> np.ndarray:
     """Largest share of the radius that any block used, in the paper's width experiment."""
-    radius = plan.get("radius", 3.0)
     run = runs_of(plan, ("scaled_movement",), radius=radius)
-    return _ratio(_moved(run).max(axis=1) / radius, np.ones(plan.seeds))
+    return _moved(run).max(axis=1) / radius
 
 
 def _largest_eigenvalue(setup: Setup) -> Array:
     return jnp.linalg.eigvalsh(setup.kernel()(setup.params0))[-1]
 
 
-def tamed_runs(plan: Plan, radius: float) -> dict[str, Run]:
-    """Runs with a step too long for plain gradient descent, with and without projection."""
+def tamed_runs(plan: Plan, radius: float, multiples: tuple[float, float]) -> dict[str, Run]:
+    """Runs with a step too long for plain gradient descent, with and without projection.
+
+    Steps are multiples of each seed's own 2 / lambda_max: of the plain and the projected side.
+    """
     values: dict[str, Any] = {"token_norm": 4.0, "labels": "gaussian"}
     sizes = {"num_samples": plan.samples, "num_heads": plan.width}
-    top = per_start(paper_setup(PAPER, values | sizes), _largest_eigenvalue)[0]
-    values["step_size"] = TOO_LONG * 2 / float(top)
-    sides = {"plain": None, f"radius {radius:g}": radius}
-    return {label: runs_of(plan, radius=r, **values) for label, r in sides.items()}
+    setup = fresh_setup(PAPER, values | sizes, seeds=seeds_of(plan.seeds))
+    top = per_start(setup, _largest_eigenvalue)
+    sides = {"plain": (None, multiples[0]), f"radius {radius:g}": (radius, multiples[1])}
+    found = {}
+    for label, (limit, multiple) in sides.items():
+        step = tuple((multiple * 2 / top).tolist())
+        found[label] = runs_of(plan, radius=limit, step=step, **values)
+    return found
 
 
-def tamed(plan: Plan) -> Measurement:
-    """Mean loss over the last half of a run with too long a step: plain against projected."""
-    runs = tamed_runs(plan, plan.get("radius", 0.5)).values()
-    late = (run.risk[:, plan.steps // 2 :].mean(axis=1) for run in runs)
-    return log10_ratio(*(np.nan_to_num(risk, nan=1e9, posinf=1e9) for risk in late))
+def decay_ends(plan: Plan, **values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Largest movement and loss at the end of a run with Gaussian labels."""
+    common: dict[str, Any] = {"labels": "gaussian", "step_size": 0.5, "every": plan.steps}
+    run = runs_of(plan, ("scaled_movement",), **common, **values)
+    return _moved(run)[:, -1], run.risk[:, -1]
 
 
-def decay(plan: Plan) -> Measurement:
-    """Loss under decay to the start at equal largest movement, against that under projection."""
+def loss_at_movement(plan: Plan, movement: float) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of the loss under decay to the start, where the largest movement is as given.
 
-    def end(**values: Any) -> tuple[np.ndarray, np.ndarray]:
-        common: dict[str, Any] = {"labels": "gaussian", "step_size": 0.5, "every": plan.steps}
-        run = runs_of(plan, ("scaled_movement",), **common, **values)
-        return np.log(_moved(run)[:, -1]), np.log(run.risk[:, -1])
-
-    ends = [end(radius=None, decay=rate) for rate in reversed(plan.grid)]
+    The movement lies between those of two neighbours in the grid of decays, and so does the loss;
+    where no two enclose it, nothing is known.
+    """
+    ends = [decay_ends(plan, radius=None, decay=rate) for rate in plan.grid]  # rates ascend
     moved, loss = (np.stack(part, axis=1) for part in zip(*ends, strict=True))
-    # where the largest movement is the radius, by a line through logarithms (less decay, more move)
-    same = [np.interp(np.log(0.5), m, e) for m, e in zip(moved, loss, strict=True)]
-    sides = np.exp(same), np.exp(end(radius=0.5)[1])
-    return log10_ratio(*(sides[::-1] if plan.get("swapped", False) else sides))
+    low, high = np.zeros(len(moved)), np.full(len(moved), np.inf)
+    for k in range(moved.shape[1] - 1):
+        inside = (moved[:, k] >= movement) & (moved[:, k + 1] <= movement)
+        pair = loss[:, k : k + 2]
+        low = np.where(inside, pair.min(axis=1), low)
+        high = np.where(inside, pair.max(axis=1), high)
+    return low, high
 
 
 def _certified_energy(setup: Setup) -> Array:
@@ -320,18 +332,8 @@ def knee_runs(plan: Plan, share: float) -> dict[str, np.ndarray]:
     return {"loss": run.risk[:, -1], "energy": run.risk[:, 0], "lower": lower}
 
 
-def knee(plan: Plan) -> Measurement:
-    """Loss of runs within half of the dual teacher's norm, over what the lower bound expects."""
-    found = knee_runs(plan, plan.get("share", 0.5))
-    return _ratio(found["loss"], 0.25 * found["energy"])
-
-
-def mean_field(plan: Plan) -> Measurement:
-    """Drift of the tangent kernel with the output over sqrt(heads), against the paper's scale."""
-
-    def drift(scale: float) -> np.ndarray:
-        values: dict[str, Any] = {"output_scale": scale, "radius": None, "every": plan.steps}
-        run = runs_of(plan, ("kernel_drift",), step_size=scale**2 * plan.steps**-0.5, **values)
-        return run.probes["kernel_drift"][:, -1]
-
-    return log10_ratio(drift(plan.get("scale", plan.width**0.5)), drift(1.0))
+def kernel_drift(plan: Plan, scale: float) -> np.ndarray:
+    """Drift of the tangent kernel with the output divided by a scale and steps to match."""
+    values: dict[str, Any] = {"output_scale": scale, "radius": None, "every": plan.steps}
+    run = runs_of(plan, ("kernel_drift",), step_size=scale**2 * plan.steps**-0.5, **values)
+    return run.probes["kernel_drift"][:, -1]

@@ -12,13 +12,14 @@ import jax
 import numpy as np
 
 from shoal.figures import Curve, Panel, band
-from shoal.lab.claim import Plan, exponents, mean_interval
+from shoal.lab.effects import exponents
 from shoal.lab.run import Run
 from shoal.lab.setup import Setup, paper_setup
+from shoal.lab.study import Plan
 from shoal.papers.arda2026 import data
 from shoal.papers.arda2026 import experiments as ex
 from shoal.papers.arda2026.model import PAPER
-from shoal.papers.arda2026.studies import SAYS
+from shoal.papers.arda2026.studies import SAYS, TOO_LONG
 from shoal.runtime import in_float64
 
 LAGS = (1, 2, 4, 8, 16, 32)
@@ -28,8 +29,9 @@ NORMS = (0.1, 0.3, 1.0, 2.0, 3.0, 5.0, 10.0)
 
 def _fitted(label: str, x: Any, y: np.ndarray) -> Curve:
     """A band whose label tells its exponent."""
-    mean, low, high = mean_interval(exponents(np.asarray(x, float), y))
-    return band(f"{label}slope {mean:.2f} [{low:.2f}, {high:.2f}]", x, y)
+    slopes = [effect.value[0] for effect in exponents(np.asarray(x, float), y)]
+    low, middle, high = np.quantile(slopes, [0.25, 0.5, 0.75])
+    return band(f"{label}slope {middle:.2f} (quartiles {low:.2f}, {high:.2f})", x, y)
 
 
 def _guide(first: Curve, power: float) -> Curve:
@@ -41,14 +43,41 @@ def _loglog(title: str, x_label: str, y_label: str, *curves: Curve) -> Panel:
     return Panel(title, x_label, y_label, curves, log_x=True, log_y=True)
 
 
+_PLAN = Plan(seeds=5, steps=400, samples=100)
+SIZES: dict[str, tuple[Plan, dict]] = {
+    "errors": (_PLAN._replace(seeds=8, grid=(8, 16, 64, 128, 256)),
+               {"seeds": 10, "samples": 5000, "grid": (8, 16, 64, 128, 256, 512, 1024)}),
+    "widths": (_PLAN._replace(seeds=4, samples=200, grid=(8, 16, 64, 128, 256)),
+               {"seeds": 10, "steps": 4000, "samples": 5000}),
+    "steps": (_PLAN._replace(seeds=4, grid=(25, 100, 400, 1600)),
+              {"seeds": 10, "samples": 1000, "grid": (25, 100, 400, 1600, 6400)}),
+    "gradients": (_PLAN._replace(samples=30, grid=(16, 32, 64, 128, 256, 512)),
+                  {"seeds": 20, "samples": 200}),
+    "training": (_PLAN._replace(seeds=4, steps=200, samples=50, grid=(16, 64, 256)),
+                 {"seeds": 10, "steps": 2000, "samples": 500, "grid": (16, 32, 64, 128, 256, 512)}),
+    "series": (_PLAN._replace(seeds=4, samples=200, width=32),
+               {"seeds": 20, "steps": 2000, "samples": 5000, "width": 64}),
+    "knee": (_PLAN._replace(seeds=4, steps=800, samples=60, width=128),
+             {"seeds": 10, "steps": 3000, "width": 512}),
+    "projection": (_PLAN._replace(steps=200, samples=50), {"seeds": 20}),
+    "spikes": (_PLAN._replace(seeds=8), {"seeds": 20, "samples": 1000}),
+}  # fmt: skip
+"""Plans at quick size, and what changes at full size."""
+
+
+def _sizes(key: str, full: bool) -> Plan:
+    quick, changes = SIZES[key]
+    return quick._replace(**(changes if full else {}))
+
+
 def _widths(full: bool) -> Plan:
-    return PAPER.sizes("training_loss_falls_like_root_width", full)
+    return _sizes("widths", full)
 
 
 @PAPER.figure("width", "Width", source=SAYS, jobs=lambda full: ex.width_jobs(_widths(full)))
 def width(full: bool) -> tuple:
     """Errors at boundary points, approximation and training by number of heads."""
-    errors, plan = PAPER.sizes("boundary_error_falls_like_root_width", full), _widths(full)
+    errors, plan = _sizes("errors", full), _widths(full)
     kinds = ("coherent", "random", "transported", "approximation")
     *lines, app = (_fitted(f"{kind}, ", **ex.boundary_errors(errors, kind)) for kind in kinds)
     best = _fitted("", **ex.best_by_width(plan))
@@ -68,7 +97,7 @@ def width(full: bool) -> tuple:
 @PAPER.figure("steps", "Steps")
 def steps(full: bool) -> tuple:
     """Mean and lowest loss by number of steps."""
-    plan = PAPER.sizes("mean_loss_falls_like_root_steps", full)
+    plan = _sizes("steps", full)
     mean = _fitted("mean, ", **ex.mean_by_steps(plan))
     best = _fitted("lowest, ", **ex.by_grid(plan, "num_steps", ex.lowest))
     last = ex.runs_of(plan, num_steps=int(plan.grid[-1]))
@@ -86,7 +115,7 @@ def steps(full: bool) -> tuple:
 @PAPER.figure("length", "Length of the sequences")
 def length(full: bool) -> tuple:
     """Gradients and training by length; time and memory of a step."""
-    plan, training = (PAPER.sizes(f"{k}_free_of_length", full) for k in ("gradients", "training"))
+    plan, training = (_sizes(key, full) for key in ("gradients", "training"))
     mean, most = _mean_and_most(ex.gradient_norms(plan, int(T)) for T in plan.grid)
     lengths, seconds, held = step_costs((100, 1000, 10_000, 100_000))
     return (
@@ -134,7 +163,7 @@ def step_costs(lengths: tuple[int, ...]) -> np.ndarray:
 @PAPER.figure("series", "Attention against recurrence", source=SAYS)
 def series(full: bool) -> tuple:
     """Attention against recurrence on series of growing lag."""
-    plan = PAPER.sizes("attention_does_not_mind_the_lag", full)
+    plan = _sizes("series", full)
     lags = np.array((*LAGS, 64) if full else LAGS[1::2])
     curves: dict[str, list[Curve]] = {"loss": [], "jacobian": []}
     for name, model, extra in (
@@ -161,7 +190,7 @@ def series(full: bool) -> tuple:
 @PAPER.figure("knee", "The knee at the teacher's norm")
 def knee(full: bool) -> tuple:
     """Loss within a share of the dual teacher's norm, with its lower bound."""
-    plan = PAPER.sizes("loss_has_a_knee_at_the_teacher_s_norm", full)
+    plan = _sizes("knee", full)
     x, found = np.array(SHARES), [ex.knee_runs(plan, share) for share in SHARES]
     trained, lower = (
         np.stack([f[k] / f["energy"] for f in found], axis=1) for k in ("loss", "lower")
@@ -181,7 +210,7 @@ def knee(full: bool) -> tuple:
 @PAPER.figure("projection", "Where the projection acts")
 def projection(full: bool) -> tuple:
     """Where the projection acts: loss, heads on the boundary, and steps that are too long."""
-    plan = PAPER.sizes("projection_tames_long_steps", full)
+    plan = _sizes("projection", full)
     runs = {
         r: ex.runs_of(plan, ("boundary",), radius=r, labels="gaussian", step_size=0.5)
         for r in (0.1, 0.3, 1.0, 3.0)
@@ -198,18 +227,18 @@ def projection(full: bool) -> tuple:
 
     return (
         f"Gaussian labels, {plan.samples} samples, {plan.width} heads, {plan.seeds} "
-        "seeds (median, quartiles). Left and middle: steps of 0.5. Right: tokens of norm 4, five "
-        "times the step at which the linearised run turns unstable.",
+        "seeds (median, quartiles). Left and middle: steps of 0.5. Right: tokens of norm 4, "
+        f"{TOO_LONG:g} times the step at which the linearised run turns unstable.",
         losses("loss", {f"radius {r:g}": run for r, run in runs.items()}),
         Panel("share of heads on the boundary", "step", "", edge),
-        losses("steps that are too long", ex.tamed_runs(plan, 0.5)),
+        losses("steps that are too long", ex.tamed_runs(plan, 0.5, (TOO_LONG, TOO_LONG))),
     )
 
 
 @PAPER.figure("input_norm", "Longer tokens")
 def input_norm(full: bool) -> tuple:
     """Gradients at the start by length of the tokens: the tail leaves the mean behind."""
-    plan, x = PAPER.sizes("long_tokens_make_spikes", full), np.array(NORMS)
+    plan, x = _sizes("spikes", full), np.array(NORMS)
     found = _mean_and_most(ex.gradient_norms(plan, norm=norm) for norm in NORMS)
     mean, most = (band(name, x, y) for name, y in zip(("mean", "max"), found, strict=True))
     return (

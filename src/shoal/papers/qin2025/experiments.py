@@ -13,7 +13,7 @@ from shoal.diagnostics import dynamics
 from shoal.lab import engine
 from shoal.lab.run import Run, train
 from shoal.lab.setup import Setup
-from shoal.lab.study import fresh_setup, trained
+from shoal.lab.study import Seeds, fresh_setup, seeds_of, trained
 from shoal.linalg import norm_fro
 from shoal.models import predict
 from shoal.papers.qin2025 import blocks
@@ -36,9 +36,9 @@ SMALL = {"num_samples": 3, "num_tokens": 4, "width": 32, "token_scale": 32**-0.5
 
 
 @functools.lru_cache(maxsize=256)
-def at_start(function: Callable, seeds: int, *extra: Any, **values: Any) -> Any:
+def at_start(function: Callable, seeds: Seeds, *extra: Any, **values: Any) -> Any:
     """A function of every seed's start; the same call is done only once in a process."""
-    return engine.per_start(fresh_setup(PAPER, values, seeds=range(seeds)), function, *extra)
+    return engine.per_start(fresh_setup(PAPER, values, seeds=seeds_of(seeds)), function, *extra)
 
 
 def one_sequence(setup: Setup) -> dict[str, Array]:
@@ -52,7 +52,7 @@ def one_sequence(setup: Setup) -> dict[str, Array]:
 
 
 def attention(
-    seeds: int, num_tokens: int, scale_qk: float, scale_v: float, correlation: float = 0.0
+    seeds: Seeds, num_tokens: int, scale_qk: float, scale_v: float, correlation: float = 0.0
 ) -> dict[str, np.ndarray]:
     """Conditioning of one sequence's attention output, with and without the residual (dim 64)."""
     scales = {"scale_qk": scale_qk, "scale_v": scale_v, "token_correlation": correlation}
@@ -64,13 +64,18 @@ def every_layer(setup: Setup) -> dict[str, Array]:
     return setup.setting.stacked_conditioning(setup.params0, setup.inputs)
 
 
-def depths(seeds: int, residual: str) -> dict[str, np.ndarray]:
+def depths(seeds: Seeds, residual: str, **more: Any) -> dict[str, np.ndarray]:
     """Condition number and centred share of every layer's attention output, (seeds, depth)."""
-    return at_start(every_layer, seeds, **DEEP, residual=residual)
+    return at_start(every_layer, seeds, **DEEP, residual=residual, **more)
 
 
 def top_hessian(setup: Setup) -> Array:
-    """Top Hessian eigenvalue at the start; NaN if Lanczos did not converge."""
+    """Top Hessian eigenvalue at the start; NaN if Lanczos did not converge.
+
+    If only some blocks move, that of their kernel: the same where the model is linear in them.
+    """
+    if setup.setting.train != "all":
+        return jnp.linalg.eigvalsh(setup.kernel()(setup.params0))[-1]
     found = dynamics.sharpness(setup.risk, jax.random.key(0), num_matvecs=60)(setup.params0)
     return jnp.where(found["converged"], found["value"], jnp.nan)
 
@@ -94,7 +99,7 @@ def reach(setup: Setup, share: Array) -> dict[str, Array]:
     }
 
 
-def certified_reach(seeds: int, share: float = 1.0, **values: Any) -> dict[str, np.ndarray]:
+def certified_reach(seeds: Seeds, share: float = 1.0, **values: Any) -> dict[str, np.ndarray]:
     """`reach` in the small setting."""
     return at_start(reach, seeds, share, **(SMALL | values))
 
@@ -102,19 +107,21 @@ def certified_reach(seeds: int, share: float = 1.0, **values: Any) -> dict[str, 
 # --------------------------------------------------------------------------------------- trained
 
 
-def fresh_run(seeds: int, step: Any, probes: tuple[str, ...] = (), **values: Any) -> Run:
+def fresh_run(seeds: Seeds, step: Any, probes: tuple[str, ...] = (), **values: Any) -> Run:
     """Train every seed on its own data; ``step`` None is half of 1 / lambda_max of each kernel."""
     return trained(PAPER, seeds, probes, step=step, fresh_data=True, **values)
 
 
-def risk_left(seeds: int, step: Any, num_steps: int, **values: Any) -> np.ndarray:
+def risk_left(seeds: Seeds, step: Any, num_steps: int, **values: Any) -> np.ndarray:
     """Every seed's risk after training over the first one."""
     every = max(1, num_steps // 50)
     risk = fresh_run(seeds, step, num_steps=num_steps, every=every, **values).risk
     return risk[:, -1] / risk[:, 0]
 
 
-def risk_by_step(seeds: int, steps: tuple[float, ...], num_steps: int, residual: str) -> np.ndarray:
+def risk_by_step(
+    seeds: Seeds, steps: tuple[float, ...], num_steps: int, residual: str
+) -> np.ndarray:
     """Risk left after training, (seeds, step sizes); infinite where a run diverged."""
     left = np.stack([risk_left(seeds, s, num_steps, residual=residual) for s in steps], axis=1)
     return np.where(np.isfinite(left), left, np.inf)
@@ -131,18 +138,35 @@ def late_rate(risk: np.ndarray) -> float:
     return float(-np.log(risk[end] / risk[end - tail]) / tail)
 
 
-def rates(seeds: int, step: Any, num_steps: int, conditions: tuple[float, ...]) -> np.ndarray:
-    """Late rate of every seed by the condition number of the tokens, value scale 0.1."""
+def rates(
+    seeds: Seeds, num_steps: int, conditions: tuple[float, ...], step_power: float = 0.0
+) -> np.ndarray:
+    """Late rate of every seed by the condition number of the tokens, value scale 0.1.
+
+    The step is each seed's default, times (2 / condition) to ``step_power``.
+    """
     values: dict[str, Any] = {"num_steps": num_steps, "scale_v": 0.1}
-    runs = [fresh_run(seeds, step, token_condition=kappa, **values) for kappa in conditions]
-    return np.array([[late_rate(risk) for risk in run.risk] for run in runs]).T
+    found = []
+    for kappa in conditions:
+        setup = fresh_setup(PAPER, values | {"token_condition": kappa}, seeds=seeds_of(seeds))
+        steps = engine.default_steps(setup) * (2 / kappa) ** step_power
+        run = fresh_run(seeds, tuple(steps.tolist()), token_condition=kappa, **values)
+        found.append([late_rate(risk) for risk in run.risk])
+    return np.array(found).T
 
 
-def step_limits(seeds: int, residual: str, num_steps: int) -> np.ndarray:
-    """The share of 2 / sharpness up to which all steps end below the start; NaN if none does."""
-    values = {"residual": residual, "num_steps": num_steps, "every": num_steps}
+def step_limits(
+    seeds: Seeds, residual: str, num_steps: int, **values: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """The share of 2 / sharpness up to which all steps end below the start, as an interval.
+
+    It lies between two neighbours of a grid; below the first, or above the last, if need be.
+    """
+    values = {"residual": residual, "num_steps": num_steps, "every": num_steps} | values
     limit = 2 / at_start(top_hessian, seeds, **values)
-    setup = fresh_setup(PAPER, values, seeds=range(seeds))
+    setup = fresh_setup(PAPER, values, seeds=seeds_of(seeds))
     risk = np.stack([train(setup, step_size=s * limit, probes=()).risk for s in SHARES])
     trains = np.cumprod(risk[:, :, -1] < risk[:, :, 0], axis=0).sum(axis=0)
-    return np.where(trains > 0, SHARES[np.maximum(trains - 1, 0)], np.nan)
+    ends = np.concatenate([[0.0], SHARES, [np.inf]])
+    unknown = ~np.isfinite(limit)
+    return np.where(unknown, 0.0, ends[trains]), np.where(unknown, np.inf, ends[trains + 1])

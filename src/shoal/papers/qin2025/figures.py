@@ -107,7 +107,7 @@ def rate(k: int) -> tuple:
         band("(1 - step lambda_min)^2 per step", run.step, predicted),
     )
     x = np.array([2.0, 4.0, 8.0, 16.0, 32.0])
-    found = experiments.rates(k, None, 1000, tuple(x.tolist()))
+    found = experiments.rates(k, 1000, tuple(x.tolist()))
     guide = np.median(found[:, 0]) * (x / x[0]) ** -2.0
     curves = (band("measured", x, found, positive=True), band("power -2", x, guide))
     words = ("condition number of the tokens", "exponential rate of the loss")
@@ -150,7 +150,7 @@ def layers(k: int) -> tuple:
 def stability(k: int) -> tuple:
     """Longest steps against 2 / sharpness, and the edge of stability along a run."""
     columns = tuple(
-        band(NAMES[mode], np.full(k, float(i)), experiments.step_limits(k, mode, 120)[None, :])
+        band(NAMES[mode], np.full(k, float(i)), experiments.step_limits(k, mode, 120)[0][None, :])
         for i, mode in enumerate(NAMES)
     )
     run = fresh_run(k, COMMON_STEP, ("edge_of_stability",), num_steps=400, every=20)

@@ -3,24 +3,43 @@
 Step sizes, batch sizes and numbers of runs of the paper are not known; ours are in the captions.
 """
 
+import itertools
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
 from shoal import attention, pathfinder
 from shoal.figures import Image, Panel, Surface, band
 from shoal.files import cache_folder
-from shoal.lab.claim import Plan
 from shoal.lab.setting import SUMMARY
+from shoal.lab.study import Plan, trained
 from shoal.papers.song2024 import classifier_studies as real
 from shoal.papers.song2024 import data, studies
 from shoal.papers.song2024.model import PAPER
 from shoal.papers.song2024.studies import KERNELS, SCALES
 
+SIZES: dict[str, tuple[Plan, dict]] = {
+    "trap": (Plan(seeds=16, steps=10000), {"seeds": 100}),
+    "hull": (Plan(seeds=16, steps=40000), {"seeds": 100}),
+    "scale": (Plan(seeds=16), {"seeds": 100}),
+    "depth": (Plan(seeds=8, samples=4, tokens=8), {"seeds": 50}),
+    "planes": (Plan(seeds=6, steps=10, samples=60, points=15), {"seeds": 20, "points": 51}),
+    "text": (real.TEXT, real.TEXT_FULL),
+    "pictures": (real.PICTURES, real.PICTURES_FULL),
+}
+"""Plans at quick size, and what changes at full size."""
+
+
+def _sizes(key: str, full: bool) -> Plan:
+    quick, changes = SIZES[key]
+    return quick._replace(**(changes if full else {}))
+
 
 @PAPER.figure("trap", "A trap for softmax when only W_Q moves")
 def trap(full: bool) -> tuple:
     """One query against fixed keys: where the two kernels can go, and where they end."""
-    plan, q = PAPER.sizes("softmax_is_trapped", full), np.linspace(-6.0, 6.0, 241)
+    plan, q = _sizes("trap", full), np.linspace(-6.0, 6.0, 241)
     K, v = jnp.array(data.TRAP_KEYS)[:, None], jnp.array(data.TRAP_VALUES)
     curves = []
     for name in KERNELS:
@@ -46,7 +65,7 @@ def trap(full: bool) -> tuple:
 @PAPER.figure("row_sums", "Expressivity floor against optimisation")
 def row_sums(full: bool) -> tuple:
     """Five kernels on targets inside and outside the convex hull of the values."""
-    plan, panels = PAPER.sizes("softmax_stops_at_hull", full), []
+    plan, panels = _sizes("hull", full), []
     for row_sum in (0.6, 1.0):
         curves = []
         for kernel in attention.KERNELS:
@@ -96,10 +115,19 @@ def census(full: bool) -> tuple:
 @PAPER.figure("values", "Training W_V alone")
 def values(full: bool) -> tuple:
     """Value-only training beside the exact recursion; floors by heads and dimension."""
-    claim = next(c for c in PAPER.claims if c.key == "song2024.values_follow_recursion")
-    evidence = claim.decide(claim.measure(claim.full if full else claim.quick)).panel
-    assert evidence is not None
     plan = Plan(seeds=10 if full else 4, samples=4, tokens=4)
+    risk: list[Any] = []
+    exact: list[Any] = []
+    for kernel, (heads, dim) in itertools.product(KERNELS, ((1, 24), (2, 6))):
+        run = trained(
+            PAPER, plan.seeds, step="theorem_1", fresh_data=True, kernel=kernel, num_heads=heads,
+            dim=dim, train="W_V", num_steps=10000 if full else 400,
+        )  # fmt: skip
+        risk.append(run.risk)
+        exact.append([one.curves["exact recursion"] for one in run.certify("theorem_1")])
+    found = {"measured": risk, "recursion": exact}
+    lines = [band(k, run.step, np.concatenate(y), positive=True) for k, y in found.items()]
+    evidence = Panel("training W_V alone", "step", "risk", tuple(lines), log_y=True)
     curves = []
     for heads in (1, 2):
         dims = np.array([4, 8, 12, 16, 20, 24]) // heads
@@ -109,7 +137,7 @@ def values(full: bool) -> tuple:
     return (
         "Left: softmax and Gaussian, one head and two, measured and by the recursion. Right: the "
         "least squares floor falls to zero where heads x dim reaches samples x tokens = 16.",
-        evidence._replace(title="training W_V alone"),
+        evidence,
         Panel("floor over first risk", "heads x dim / (samples x tokens)", "F* / F_0",
               tuple(curves), log_y=True),
     )  # fmt: skip
@@ -118,10 +146,10 @@ def values(full: bool) -> tuple:
 @PAPER.figure("initial_scale", "How the start decides lambda_B")
 def initial_scale(full: bool) -> tuple:
     """Independence of features by the scale of W_Q and W_K."""
-    seeds, curves = PAPER.sizes("middling_scale_is_best", full).seeds, []
+    seeds, curves = _sizes("scale", full).seeds, []
     for tied, name in ((False, ""), (True, ", W_K = W_Q")):
         for kernel in KERNELS:
-            sigmas = studies.feature_sigmas(seeds, kernel, tied=tied)
+            sigmas = np.maximum(studies.feature_sigmas(seeds, kernel, tied=tied), 1e-20)
             curves.append(band(kernel + name, np.array(SCALES), sigmas))
     return (
         "Four samples of four tokens N(0, 1/24) in dimension 24, key width 8; median and quartiles "
@@ -135,7 +163,7 @@ def initial_scale(full: bool) -> tuple:
 @PAPER.figure("depth", "Depth with and without residual connections")
 def depth(full: bool) -> tuple:
     """Conditioning of the last layer's features by depth."""
-    plan, layers, curves = PAPER.sizes("residual_keeps_features", full), (1, 2, 3), []
+    plan, layers, curves = _sizes("depth", full), (1, 2, 3), []
     for residual in (1.0, 0.0):
         for norm in (True, False):
             found = [real.depth_conditioning(plan, residual, layers=k, norm=norm) for k in layers]
@@ -151,7 +179,7 @@ def depth(full: bool) -> tuple:
 @PAPER.figure("landscapes", "Landscapes after two-stage training", source=SUMMARY)
 def landscapes(full: bool) -> tuple:
     """Planes of both kernels after two-stage training, on the same random directions."""
-    plan, panels = PAPER.sizes("landscape_rougher", full), []
+    plan, panels = _sizes("planes", full), []
     for kernel, run in zip(KERNELS, real.two_stages(plan), strict=True):
         line, heights = real.plane_of(run, 0, 51 if full else 31)
         plane = Surface(kernel, line, line, heights)
@@ -181,7 +209,7 @@ def _held_out(plan: Plan, problem: str, method: str) -> tuple[Panel, Panel]:
 @PAPER.figure("text", "IMDb reviews as bytes", source=SUMMARY)
 def text(full: bool) -> tuple:
     """Held-out accuracy and loss on IMDb bytes."""
-    plan = PAPER.sizes("imdb_equal_step", full)
+    plan = _sizes("text", full)
     return (
         f"{plan.samples} IMDb reviews as {plan.tokens} bytes each, SGD with step "
         f"{real.USUAL['sgd']}, batches of 32, {plan.seeds} seeds (median, quartiles). At quick "
@@ -211,7 +239,7 @@ def pictures(full: bool) -> tuple:
     made = pathfinder.dataset(64, "easy", 0, cache_folder() / "pathfinder")
     sheet = 1 - np.asarray(sample_sheet(made, 4, 8))
     image = Image("left: one contour, right: two", sheet)
-    plan = PAPER.sizes("pathfinder_equal_step", full)
+    plan = _sizes("pictures", full)
     return (
         f"{plan.samples} easy images in {plan.tokens} patches, Adam with step "
         f"{real.USUAL['adam']}, batches of 32, {plan.seeds} seeds (median, quartiles). Do dashes "

@@ -10,10 +10,10 @@ import numpy as np
 from shoal.certificates import Verdict
 from shoal.diagnostics.data import pair_overlaps
 from shoal.figures import Figure, Image, Panel, band
-from shoal.lab.claim import Plan
 from shoal.lab.run import Run, train
 from shoal.lab.setting import OURS, SUMMARY
 from shoal.lab.setup import paper_setup
+from shoal.lab.study import Plan
 from shoal.lab.theorem import Certificates, certify
 from shoal.lab.visit import Visit, number
 from shoal.papers.wu2023.limits import distances_to_limit

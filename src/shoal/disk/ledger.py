@@ -1,0 +1,127 @@
+"""A ledger's folder: registrations, results, and who may write.
+
+``registered.jsonl`` is append-only, one line per place, chained by digests.
+``results/CLAIM.vN.json`` holds the effects of a claim's seeds in order; ``replicas/`` the same on
+disjoint seeds; ``exploratory/`` what was run without a registration. Every file is replaced whole,
+so a killed process loses the batch it was in and nothing else.
+"""
+
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+from shoal.disk.runs import read_json
+from shoal.errors import InputError
+from shoal.files import write_aside
+from shoal.lab.ledger import Json, check_chain, empty_result, line_digest
+
+SCORED, REPLICAS, EXPLORATORY = "results", "replicas", "exploratory"
+
+
+class LedgerFolder:
+    """Reads a ledger; writes while it is open as a context."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lock = folder, None
+
+    def __enter__(self) -> "LedgerFolder":
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock: Any = (self.folder / ".lock").open("a+")
+        except OSError as error:
+            msg = f"cannot write into {str(self.folder)!r} ({error.strerror}); choose --ledger."
+            raise InputError(msg) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            msg = f"{str(self.folder)!r} is being written by another process; wait for it."
+            raise InputError(msg) from None
+        self.lock = lock
+        for path in self.folder.rglob(".shoal-*"):
+            path.unlink(missing_ok=True)  # half written when a process was killed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.lock is not None:
+            self.lock.close()
+
+    # ------------------------------------------------------------------------- registrations
+
+    @property
+    def registered(self) -> Path:
+        """The file of registrations."""
+        return self.folder / "registered.jsonl"
+
+    def lines(self) -> list[str]:
+        """Lines of the registrations, without their ends."""
+        if not self.registered.is_file():
+            return []
+        return self.registered.read_text(encoding="utf-8").splitlines()
+
+    def registrations(self) -> list[Json]:
+        """All registrations, after their chain was checked."""
+        return check_chain(self.lines())
+
+    def last_digest(self) -> str:
+        """The digest of the last line, for the next."""
+        lines = self.lines()
+        return line_digest(lines[-1] if lines else "")
+
+    def append(self, registration: Json) -> None:
+        """Add a line."""
+        line = json.dumps(registration, ensure_ascii=False, separators=(", ", ": "))
+        text = "\n".join([*self.lines(), line]) + "\n"
+        write_aside(self.registered, text.encode())
+
+    # ------------------------------------------------------------------------------- results
+
+    def path(self, kind: str, key: str, version: int) -> Path:
+        """Where a result is kept."""
+        return self.folder / kind / f"{key}.v{version}.json"
+
+    def result(self, kind: str, key: str, version: int, digest: str, first: int) -> Json:
+        """A result, empty if there is none yet."""
+        path = self.path(kind, key, version)
+        if not path.is_file():
+            return empty_result(key, version, digest, first)
+        found = read_json(path)
+        if not isinstance(found, dict) or found.get("digest") != digest:
+            msg = f"{str(path)!r} is not a result of this registration (its digest differs); "
+            raise InputError(f"{msg}restore it from version control.")
+        return found
+
+    def write(self, kind: str, result: Json) -> None:
+        """Replace a result: when this returns, it is on disk."""
+        rows = json.dumps(result, indent=1, ensure_ascii=False)
+        path = self.path(kind, result["claim"], result["version"])
+        write_aside(path, (_compact(rows) + "\n").encode())
+
+    def rounds_with_seeds(self) -> set[int]:
+        """Rounds in which a scored seed was run, for whichever claim (replicas included)."""
+        found = set()
+        for kind in (SCORED, REPLICAS):
+            for path in sorted((self.folder / kind).glob("*.json")):
+                kept = read_json(path)
+                if kept["effects"]:
+                    found.add(kept["first_seed"] // 10_000)
+        return found
+
+
+def _compact(text: str) -> str:
+    """Put the numbers of one seed onto one line."""
+    lines, held = [], None
+    for line in text.splitlines():
+        bare = line.strip()
+        if held is not None:
+            if bare in ("]", "],"):
+                lines.append(held.rstrip() + bare)
+                held = None
+            else:
+                held += bare + (" " if bare.endswith(",") else "")
+        elif bare == "[":
+            held = line
+        else:
+            lines.append(line)
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""How claims are decided: bets on shares, confidence sequences, many claims at once, spending."""

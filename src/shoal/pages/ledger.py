@@ -1,0 +1,302 @@
+"""The ledger for people: a claim's story in a terminal, its page, the index, the short table."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from shoal.lab.claim import Check, Existence
+from shoal.lab.ledger import Json
+from shoal.pages.ledger_plot import claim_plot
+
+GROUPS = (
+    "supported", "contradicted", "inconclusive", "not testable", "exploratory", "stale",
+    "superseded",
+)  # fmt: skip
+
+
+def number(value: float) -> str:
+    """Three significant digits.
+
+    >>> number(0.012345), number(-math.inf)
+    ('0.0123', '-inf')
+    """
+    return f"{value:.3g}" if math.isfinite(value) else str(value)
+
+
+def turned(record: Json, ends: Sequence[float]) -> tuple[float, float]:
+    """An interval with the sign in which people read the effect."""
+    low, high = (record["sign"] * end for end in ends)
+    return (low, high) if low <= high else (high, low)
+
+
+def median_text(record: Json) -> str:
+    """The median with its 95 % sequence."""
+    if record["median"] is None:
+        return "-"
+    low, high = turned(record, record["median"])
+    middle = number(low) if low == high else f"{number(low)} to {number(high)}"
+    ends = turned(record, record["sequence"]["median"])
+    return f"{middle} [{number(ends[0])}, {number(ends[1])}]"
+
+
+def word_of(record: Json) -> str:
+    """The word that a reader sees first: a verdict, or what hides it."""
+    if record["status"] in ("stale", "superseded"):
+        return record["status"]
+    if record["waits"]:
+        return "not testable"
+    return record["verdict"]["word"]
+
+
+def reason_of(record: Json) -> str:
+    """Why there is no verdict, in words; nothing if there is one."""
+    if word_of(record) != "inconclusive":
+        return ""
+    return record["verdict"]["reason"] if record["effects"] else "not run yet"
+
+
+def effect_text(record: Json) -> str:
+    """What the effect is, without the comma that leads on to a verb."""
+    return record["effect"].rstrip(",")
+
+
+def rule_text(record: Json) -> str:
+    """The rule in words; for a share of draws, with the share on both sides."""
+    if (share := record["quantifier"]["share"]) in ("1/2", "all"):
+        return record["rule"]
+    said = f"{float(Fraction(share)):.0%}".replace("%", " %")
+    return (
+        f"supported if {record['effect']} {limits_text(record)} in more than {said} of draws; "
+        "contradicted if in fewer"
+    )
+
+
+def limits_text(record: Json) -> str:
+    """What an effect that helps does: "is above 0"."""
+    if isinstance(record["for"], list):
+        return f"lies in [{', '.join(record['for'])}]"
+    limit = number(record["sign"] * float(record["for"]))
+    return f"is {'above' if record['sign'] > 0 else 'below'} {limit}"
+
+
+def sentence(record: Json) -> str:
+    """The verdict in one sentence."""
+    seeds, word, reason = record["seeds"], word_of(record), reason_of(record)
+    if record["population"].startswith("weights") and word in ("supported", "contradicted"):
+        word += " for this problem"
+    said = word[:1].upper() + word[1:] + (f" ({reason})" if reason else "")
+    if record["waits"]:
+        return f"Not testable yet: {record['waits']}."
+    if not seeds["counted"]:
+        return f"{said}: no seed has been run."
+    counts = f"{record['effect']} {limits_text(record)} in {seeds['above']} of {seeds['counted']} "
+    said += f": {counts}draws; {_where(record)}."
+    if seeds["abstained"]:
+        said += f" {seeds['abstained']} draws abstained."
+    if record["bent"]:
+        said += " Not a power law on this range."
+    return said
+
+
+def _where(record: Json) -> str:
+    """Where the median lies, or the share of draws if the statement is about another share."""
+    if record["quantifier"]["share"] != "1/2" and (share := _share(record)):
+        seeds = record["seeds"]
+        return f"{seeds['above'] / seeds['counted']:.1%} of draws, 95 % sequence {share}"
+    middle, _, ends = median_text(record).partition(" [")
+    low, high = ends.rstrip("]").split(", ")
+    return f"median {middle}, 95 % sequence {low} to {high}"
+
+
+def replica_words(record: Json) -> str:
+    """What a repetition on disjoint seeds gave."""
+    if not (found := record.get("replica")):
+        return ""
+    said = "not decided yet" if found["word"] == "undecided" else f"{found['word']} by itself"
+    return (
+        f"Repeated on disjoint seeds: {said} ({found['above']} of {found['counted']} draws for, "
+        f"{found['below']} against; E {number(found['e']['for'])} for, "
+        f"{number(found['e']['against'])} against)."
+    )
+
+
+def support_words(record: Json) -> str:
+    """How a supported statement about all draws must be read."""
+    if record["quantifier"]["share"] == "all":
+        return "Said of all draws; a test can support it only for nearly all (9 of 10)."
+    return ""
+
+
+def story(record: Json) -> list[str]:
+    """A claim in a terminal: statement, verdict, one sentence, rule and effect with its unit."""
+    from rich.markup import escape
+
+    lines = [
+        f"[bold]{escape(record['statement'])}[/]",
+        f"[dim]{escape(record['claim'])} v{record['version']}; {escape(record['provenance'])}[/]",
+        "",
+        escape(sentence(record)),
+        f"Rule: {escape(rule_text(record))}.",
+        f"Effect: {escape(effect_text(record))}; {escape(median_text(record))} (median, 95 %).",
+        f"Why these limits: {escape(record['why'])}.",
+        f"E-values: {number(record['e']['for_max'])} for, "
+        f"{number(record['e']['against_max'])} against (the ledger asks for 10240 at first).",
+    ]
+    lines += [f"Control, {c['sort']}: {_control(c)}." for c in record["controls"]]
+    lines += [words for words in (support_words(record), replica_words(record)) if words]
+    return lines
+
+
+def _control(control: Json) -> str:
+    state = {True: "passed", False: "failed", None: "not finished"}[control["passed"]]
+    return f"{state} (E {number(control['e'])}, {control['seeds']} seeds)"
+
+
+def told(other: Check | Existence) -> list[str]:
+    """A statement that is not tested by seeds, in a terminal."""
+    from rich.markup import escape
+
+    lines = [f"[bold]{escape(other.statement)}[/]", f"[dim]{escape(other.key)}; {other.source}[/]"]
+    if isinstance(other, Check):
+        return [*lines, f"True by algebra: held by {other.test} (tolerance {other.tolerance})."]
+    found = other.witness()
+    said = "a witness was found and verified" if found["accepted"] else "no verified witness"
+    details = ", ".join(f"{k} {v}" for k, v in found.items() if k != "accepted")
+    return [*lines, f"Existence: {said} ({escape(other.checker)}).", escape(details)]
+
+
+# ------------------------------------------------------------------------------------ Markdown
+
+
+LEAD = (
+    "The chance that any verdict below is wrong by the luck of the draw is at most 5 %, however "
+    "long we ran and although claims share runs; [how](evidence.md). It does not cover bugs or the "
+    "choice of setting, for which there are controls, replays and the setting on each claim's page."
+)
+
+
+def counts(records: Iterable[Json]) -> dict[str, int]:
+    """How many claims have which word, in a fixed order."""
+    words = [word_of(record) for record in records]
+    return {group: words.count(group) for group in GROUPS if group in words}
+
+
+def markdown(records: Sequence[Json], others: Sequence[Any]) -> str:
+    """The ledger as a short table."""
+    said = ", ".join(f"{count} {group}" for group, count in counts(records).items())
+    lines = ["# The ledger", "", "Written by `shoal claims --markdown`; do not edit.", "", LEAD, ""]
+    lines += [f"{len(records)} claims: {said}.", ""]
+    papers = dict.fromkeys(r["claim"].partition(".")[0] for r in records)
+    for paper in papers:
+        mine = [r for r in records if r["claim"].startswith(f"{paper}.")]
+        lines += [f"## {paper}", "", "| claim | verdict | draws | median [95 % sequence] |",
+                  "| --- | --- | --- | --- |"]  # fmt: skip
+        for r in sorted(mine, key=lambda r: GROUPS.index(word_of(r))):
+            reason = reason_of(r)
+            verdict = f"**{word_of(r)}**" + (f" ({reason})" if reason else "")
+            claim = f"{r['statement']} (`{r['claim']}`; {r['provenance']})"
+            draws = f"{r['seeds']['above']} of {r['seeds']['counted']}"
+            cells = (claim, verdict, draws, f"{median_text(r)}, {effect_text(r)}")
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("")
+    if others:
+        lines += ["## Checks and existence", "", "Not evidence from draws, and not counted above.",
+                  ""]  # fmt: skip
+    lines += [f"- {o.statement} (`{o.key}`; {other_words(o)})" for o in others]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+# ---------------------------------------------------------------------------------------- pages
+
+
+def write_pages(
+    out: Path, records: Sequence[Json], others: Sequence[Any], write: Callable[[Path, bytes], None]
+) -> None:
+    """An index, and a page for every claim and version."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    shared = {"style": _text("ledger.css"), "lead": LEAD.replace("; [how](evidence.md)", "")}
+    shown = [_view(record) for record in records]
+    template = environment.from_string(_text("claim.html.j2"))
+    for view in shown:
+        page = template.render(claim=view, **shared)
+        write(out / view["file"], page.encode())
+    papers = dict.fromkeys(view["paper"] for view in shown)
+    index = environment.from_string(_text("ledger.html.j2")).render(
+        papers={p: [v for v in shown if v["paper"] == p] for p in papers},
+        counts=counts(records), groups=[group.replace(" ", "-") for group in GROUPS],
+        others=[(o.statement, other_words(o)) for o in others], **shared,
+    )  # fmt: skip
+    write(out / "index.html", index.encode())
+
+
+def _text(name: str) -> str:
+    return resources.files("shoal.pages").joinpath(name).read_text(encoding="utf-8")
+
+
+def _view(record: Json) -> Json:
+    """A record with the words of its page."""
+    design = record["setting"].items()
+    settings = [(k, plainly(v)) for k, v in design if k != "setting" and plainly(v)]
+    repeat = f"shoal claims {record['claim']} --until-decided --seeds 1"
+    controls = [
+        c | {"said": _control(c), "changed": plainly(c["changes"])} for c in record["controls"]
+    ]
+    return record | {
+        "paper": record["claim"].partition(".")[0],
+        "file": f"{record['claim']}.v{record['version']}.html",
+        "word": word_of(record), "mark": word_of(record).replace(" ", "-"),
+        "sentence": sentence(record), "median_text": median_text(record),
+        "limits_text": limits_text(record), "settings": settings, "controls": controls,
+        "setting_words": _sentence(record["setting"].get("setting", "")),
+        "why": _sentence(record["why"]), "plot": claim_plot(record),
+        "support_words": support_words(record), "repeat": repeat,
+        "share_text": _share(record), "number": number, "replica_words": replica_words(record),
+        "median_of_all": _median_of_all(record), "rule_words": rule_text(record),
+        "effect_words": effect_text(record), "reason": reason_of(record),
+    }  # fmt: skip
+
+
+def plainly(value: Any) -> str:
+    """A design's value in words; nothing for what is not set.
+
+    >>> plainly({"width": [32, 128], "more": {}, "step": None, "side": {"clip": True}})
+    'width 32, 128; side (clip yes)'
+    """
+    if isinstance(value, dict):
+        parts = {k: plainly(v) for k, v in value.items()}
+        nested = {k: isinstance(value[k], dict) for k in parts}
+        return "; ".join(f"{k} ({v})" if nested[k] else f"{k} {v}" for k, v in parts.items() if v)
+    if isinstance(value, list | tuple):
+        return ", ".join(f"[{plainly(v)}]" if isinstance(v, list) else plainly(v) for v in value)
+    words = {True: "yes", False: "no"} if isinstance(value, bool) else {None: ""}
+    return words.get(value, str(value))
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:] + ("" if words.endswith(".") or not words else ".")
+
+
+def other_words(other: Check | Existence) -> str:
+    """What holds a statement that is not tested by seeds."""
+    if isinstance(other, Check):
+        return f"identity, held by {other.test}, tolerance {other.tolerance}"
+    found = "a verified witness" if other.witness()["accepted"] else "no verified witness"
+    return f"existence: {found} ({other.checker})"
+
+
+def _median_of_all(record: Json) -> str:
+    low, high = turned(record, record["sequence"]["median_ledger"])
+    some = math.isfinite(low) or math.isfinite(high)
+    return f"{number(low)} to {number(high)}" if some else "not yet bounded"
+
+
+def _share(record: Json) -> str:
+    ends = record["sequence"]["share_above"]
+    return "" if ends is None else f"{ends[0]:.0%} to {ends[1]:.0%}"
