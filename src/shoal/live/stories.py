@@ -1,0 +1,2 @@
+"""Guided stories."""
+STORIES: list = []
