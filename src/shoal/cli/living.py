@@ -3,11 +3,13 @@
 import importlib.util
 import json as json_module
 import socket
+import subprocess
 import sys
 import webbrowser
 from pathlib import Path
 
 from shoal.errors import InputError
+from shoal.workers import absolute_target
 
 
 def lab(
@@ -42,15 +44,16 @@ def lab(
 
 def _checked(target: str, settings: list[str]) -> tuple[str, dict[str, str]]:
     """The target as a worker finds it, and settings; what is wrong is told before a page opens."""
-    if not settings and target in _shipped():
-        return target, {}
-    from shoal.lab.setting import parse_assignments
-    from shoal.papers import target_of
-    from shoal.workers import absolute_target
-
-    values = dict(parse_assignments(settings))
-    target_of(target).setup(values, seeds=(0,), data=None, params=None, precision="float64")
-    return absolute_target(target), values
+    found = absolute_target(target)
+    if settings or target not in _shipped():
+        worker = [sys.executable, "-m", "shoal.live.worker", "check", found, *settings]
+        done = subprocess.run(worker, stdout=subprocess.PIPE, text=True, check=False)
+        if wrong := done.stdout.strip():
+            raise InputError(wrong)
+        if done.returncode:
+            raise InputError(f"{target} cannot be opened.")
+    pairs = [word.partition("=") for word in settings]
+    return found, {name.strip().replace("-", "_"): value.strip() for name, _, value in pairs}
 
 
 def _shipped() -> set[str]:

@@ -4,6 +4,7 @@ Only papers that ship or are installed, the example, and the target that the use
 named: a link never makes shoal run a file.
 """
 
+import functools
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from shoal.lab import engine
 from shoal.lab.paper import Paper
 from shoal.lab.run import chosen_probes
 from shoal.lab.setup import Setup
-from shoal.lab.theorem import ANY_METHOD, Theorem, require_covered
+from shoal.lab.theorem import ANY_METHOD, Theorem, allowed_steps, require_covered
 from shoal.live.controls import NOT_HERE
 from shoal.live.state import State
 from shoal.papers import PAPERS, target_of
@@ -69,9 +70,14 @@ def titles(own: str) -> dict[str, str]:
 def source_of(target: str, own: str) -> Any:
     """The paper or own model of that name, if a page may name it."""
     if target in PAPERS or target in (own, EXAMPLE):
-        return target_of(target)
+        return _loaded(target)
     hint = nearest(target, [*PAPERS, *filter(None, [own])])
     raise InputError(f"this page has no {target!r}; to open a file: shoal lab {target}; {hint}")
+
+
+@functools.cache
+def _loaded(target: str) -> Any:
+    return target_of(target)
 
 
 def data_file(digest: str) -> Path:
@@ -112,11 +118,20 @@ def ask(state: State, own: str = "") -> Asked:
         except InputError as error:
             chosen, uncovered = None, str(error)
     if setup.step_size is None:
-        setup = setup.with_steps(engine.default_steps(setup))
+        setup = setup.with_steps(_automatic(setup, chosen))
     probes = chosen_probes(setup, list(state.probes), chosen.probes if chosen else ())
     _require_modest(setup, len(probes))
     used = state._replace(theorem=chosen.key if chosen else "", values=_words(values))
     return Asked(used, source, setup, chosen, probes, uncovered)
+
+
+def _automatic(setup: Setup, theorem: Theorem | None) -> np.ndarray:
+    """As in ``shoal certify``: the largest step that the theorem allows, else the default."""
+    if theorem is not None and theorem.largest_step is not None:
+        allowed = allowed_steps(setup, theorem)
+        if np.isfinite(allowed).all():
+            return allowed
+    return engine.default_steps(setup)
 
 
 def _words(values: dict[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -69,7 +69,7 @@ def judged(asked: Asked, records: Records, *, finished: bool = False, average: A
         "theorem": asked.theorem.key, "source": asked.theorem.source,
         "verdict": verdict, "words": words, "finished": finished,
         "hypotheses": [_gauge(line) for line in result["hypotheses"]],
-        "conclusions": [_gauge(line) for line in result["conclusions"]] if finished else [],
+        "conclusions": [_gauge(c) for c in result["conclusions"]] if finished and applies else [],
         "rates": [result["predicted_rate"], result["measured_rate"] if finished else None],
         "curves": {k: {"step": [every * i for i in c["at"]], "y": c["y"]} for k, c in curves.items()},
     }  # fmt: skip
@@ -99,7 +99,7 @@ def _words(result: dict[str, Any], failed: list[str], open_: list[str]) -> str:
     if broken and not failed and not open_:
         return f"The hypotheses hold, but the run breaks: {'; '.join(broken)}."
     if failed:
-        return f"{_words_before(failed, open_)} It is not a success, and not a failure."
+        return _words_before(failed, open_)
     unsure = [line["name"] for line in result["conclusions"] if line["holds"] is None]
     return f"float64 cannot tell: {'; '.join((*open_, *unsure))}."
 

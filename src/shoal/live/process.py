@@ -25,7 +25,7 @@ class WorkerProcess:
         self, name: str, arguments: list[str], tell: Callable[[dict[str, Any]], None]
     ) -> None:
         self.name, self.tell = name, tell
-        self.command = [sys.executable, "-m", "shoal.live.worker", *arguments]
+        self.command = [sys.executable, "-m", "shoal.live.worker", "serve", *arguments]
         self.process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
         self._reader: asyncio.Task | None = None

@@ -193,5 +193,25 @@ def main(own: str, out: str) -> None:
         worker.serve()
 
 
+def check(target: str, settings: list[str]) -> None:
+    """Say on standard output what is wrong with a target and its settings; nothing if all is well.
+
+    A process of its own, so that the server never loads JAX.
+    """
+    from shoal.lab.setting import parse_assignments
+    from shoal.live.desk import ask
+    from shoal.live.state import State
+    from shoal.runtime import command_session
+
+    try:
+        with command_session():
+            ask(State(target, tuple(parse_assignments(settings).items())), target)
+    except InputError as error:
+        sys.stdout.write(str(error))
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    if sys.argv[1] == "check":
+        check(sys.argv[2], sys.argv[3:])
+    else:
+        main(*sys.argv[2:4])

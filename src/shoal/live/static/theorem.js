@@ -56,11 +56,13 @@ function draw(item, line) {
   fill.style.left = `${50 + Math.min(0, along)}%`;
   fill.style.right = `${50 - Math.max(0, along)}%`;
   const words = line.holds === null ? "undecided" : line.holds ? "yes" : "no";
-  item.querySelector(".both").textContent = plain ? words : `${number(line.lhs)} ${line.relation === "=" ? "=" : "≤"} ${number(line.rhs)}`;
+  item.querySelector(".both").textContent = plain ? words : `${side(line.lhs)} ${line.relation === "=" ? "=" : "≤"} ${side(line.rhs)}`;
   const margin = line.margin;
   item.querySelector(".margin").textContent = plain || margin === null ? "" : `margin ${margin > 0 ? "+" : margin < 0 ? "−" : ""}${number(Math.abs(margin), 3)}`;
   item.dataset.margin = margin ?? "";
 }
+
+const side = (value) => (value === null ? "not finite" : number(value));
 
 // Left of the middle by how many decades the left side is below the right one, at most four; else right.
 function position(lhs, rhs) {
