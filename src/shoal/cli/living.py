@@ -35,7 +35,7 @@ def lab(
     if open_page:
         webbrowser.open(address)
     config = uvicorn.Config(
-        site.guard, log_level="warning", access_log=False, lifespan="on", ws="none",
+        site.guard, log_level="error", access_log=False, proxy_headers=False, lifespan="on", ws="none",
         limit_concurrency=200, h11_max_incomplete_event_size=2**16, timeout_graceful_shutdown=1,
         server_header=False,
     )  # fmt: skip
@@ -71,6 +71,7 @@ def _listening(port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind(("127.0.0.1", port))
+        found.listen(128)  # a browser that comes early waits instead of being refused
     except OSError as error:
         found.close()
         raise InputError(f"--port {port} cannot be used ({error.strerror}); try another.") from None

@@ -39,21 +39,29 @@ def trials(asked: Asked, own: str) -> Iterator[dict[str, Any] | None]:
     before = _failed(asked)
     if not before or asked.theorem is None:
         return
-    step = gauges.largest(asked)
     yield None
-    if step is not None and step != asked.step_size:
-        left = _failed(_with_step(asked))
+    for step in (gauges.largest(asked), gauges.usual(asked)):
+        if step is None or step == asked.step_size:
+            continue
+        left = _failed(asked._replace(setup=asked.setup.with_steps(np.array(step))))
         if len(left) < len(before):
             yield _found("step_size", repr(step), before, left, f"step size {step:.4g}")
             if not left:
                 return
+            before = left  # whatever else is tried is tried with this step
+            break
         yield None
     if not isinstance(asked.source, Paper):
         return
     setting = asked.setup.setting
     for name, mark in type(setting).marks().items():
         value = getattr(setting, name)
-        if mark is not Mark.TRACED or name in LEFT_ALONE or not isinstance(value, float) or not value:
+        if (
+            mark is not Mark.TRACED
+            or name in LEFT_ALONE
+            or not isinstance(value, float)
+            or not value
+        ):
             continue
         yield from _moved(asked, own, name, value, before)
 

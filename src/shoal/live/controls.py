@@ -8,6 +8,7 @@ import dataclasses
 import math
 from typing import Any
 
+from shoal.console import shapes_weights
 from shoal.lab.own import TRAINING, OwnModel
 from shoal.lab.paper import Paper
 from shoal.lab.setting import Mark, Setting, _choices, _parts, provenance
@@ -57,6 +58,13 @@ def _range(kind: str, value: Any, low: float, high: float) -> tuple[float, float
     return (max(1.0, math.floor(ends[0])), math.ceil(ends[1])) if kind == "whole" else ends
 
 
+def _first(setting: Setting, name: str) -> bool:
+    """Whether a setting is shown first: in some papers only one of several models has a size."""
+    if name in ("width", "num_heads", "num_layers") and not shapes_weights(setting, name):
+        return False
+    return name in FIRST
+
+
 def paper_controls(setting: Setting) -> list[dict[str, Any]]:
     """Controls of a complete setting; ``setting`` holds what *auto* became."""
     kind_of, defaults = type(setting), {f.name: f.default for f in dataclasses.fields(setting)}
@@ -74,7 +82,7 @@ def paper_controls(setting: Setting) -> list[dict[str, Any]]:
             "name": name, "kind": kind, "value": _shown(value), "default": _shown(defaults[name]),
             "sentence": sentence, "source": where[name], "choices": list(choices),
             "compiles": marks[name] is not Mark.TRACED or name == "num_steps",
-            "auto": type(None) in tuple(_parts(hint)), "first": name in FIRST,
+            "auto": type(None) in tuple(_parts(hint)), "first": _first(setting, name),
         }  # fmt: skip
         if kind in ("whole", "number"):
             usual = defaults[name] if defaults[name] is not None else value

@@ -21,7 +21,7 @@ def attend(params, x):
     return hidden @ params["readout"]
 
 
-def model(width: int = 24, num_samples: int = 4, num_tokens: int = 5, noise: float = 0.1, seeds=(0,)):
+def model(width=24, num_samples=4, num_tokens=5, noise=0.1, seeds=(0,)):
     """The target is the first entry of the token whose last entry is largest, and some noise."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((num_samples, num_tokens, DIM))

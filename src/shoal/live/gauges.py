@@ -28,8 +28,7 @@ Records = dict[str, np.ndarray]
 
 def at_start(asked: Asked) -> Records:
     """The record before the first step."""
-    seen = numpy_tree(engine.look(asked.setup, asked.setup.params0, asked.probes))
-    return {name: x for name, x in seen.items()}
+    return numpy_tree(engine.look(asked.setup, asked.setup.params0, asked.probes))
 
 
 def run_of(asked: Asked, records: Records, params: Any = None, average: Any = None) -> Run:
@@ -71,7 +70,9 @@ def judged(asked: Asked, records: Records, *, finished: bool = False, average: A
         "hypotheses": [_gauge(line) for line in result["hypotheses"]],
         "conclusions": [_gauge(c) for c in result["conclusions"]] if finished and applies else [],
         "rates": [result["predicted_rate"], result["measured_rate"] if finished else None],
-        "curves": {k: {"step": [every * i for i in c["at"]], "y": c["y"]} for k, c in curves.items()},
+        "curves": {
+            k: {"step": [every * i for i in c["at"]], "y": c["y"]} for k, c in curves.items()
+        },
     }  # fmt: skip
 
 
@@ -157,9 +158,11 @@ def statement(asked: Asked) -> dict[str, Any]:
     if theorem is None:
         return {"key": "", "statement": "", "formula": "", "source": "", "details": ""}
     doc = inspect.cleandoc(theorem.certificate.__doc__ or "").split("\n\n")
-    formula = FORMULAS.get(f"{asked.setup.name}.{theorem.key}") or FORMULAS.get(theorem.key, "")
-    if not formula:  # a paper of the user's own: the formulas of its docstring
-        formula = " ".join(part for part in doc if "$" in part)
+    known = FORMULAS.get(f"{asked.setup.name}.{theorem.key}") or FORMULAS.get(theorem.key)
+    # a paper of the user's own: the formulas of its docstring
+    formula = " ".join(part for part in doc if "$" in part)
+    if known is not None:
+        formula = rf"$${known[0]}$$ $$\Longrightarrow\quad {known[1]}$$"
     details = " ".join(" ".join(doc[1:]).replace("``", "").split())
     return {
         "key": theorem.key,

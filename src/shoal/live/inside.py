@@ -1,4 +1,4 @@
-"""What happens inside a model at some weights: attention of one sample, and the kernel's spectrum."""
+"""What happens inside a model at some weights: attention of one sample, spectrum of the kernel."""
 
 from typing import Any
 
@@ -24,9 +24,7 @@ def _maps(setup: Setup, params: Any) -> Any:
     known = all_probes(setup)
     if "attention" in known:
         return {"attention": known["attention"](params)}
-    found = inside.parts(
-        lambda p, x: predict(setup.network, p, x), setup.params0, setup.inputs
-    )
+    found = inside.parts(lambda p, x: predict(setup.network, p, x), setup.params0, setup.inputs)
     seen = found.capture(params, setup.inputs)
     return {at.name: jnp.moveaxis(seen[at.value], at.axis, -1) for at in found.attention}
 

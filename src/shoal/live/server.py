@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
+import html
 import json
 import secrets
 from collections.abc import AsyncIterator
@@ -18,8 +19,14 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -92,15 +99,18 @@ class Guard:
 
 
 async def _body(request: Request, most: int) -> bytes | None:
-    """The body of a request; None if it is larger than allowed."""
+    """The body of a request; None if it is larger than allowed, or cut off."""
     said = request.headers.get("content-length", "0")
     if not said.isascii() or not said.isdigit() or int(said[:12]) > most:
         return None
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            return None
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                return None
+    except ClientDisconnect:
+        return None
     return bytes(body)
 
 
@@ -125,6 +135,7 @@ class Lab:
         ]
         handlers: Any = {404: _not_found, 405: _not_found, 500: _failed}
         self.app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
+        self.app.router.redirect_slashes = False
         self.guard = Guard(self.app, self.token)
 
     @contextlib.asynccontextmanager
@@ -146,11 +157,8 @@ class Lab:
     async def index(self, _: Request) -> Response:
         """The page."""
         text = resources.files("shoal.live").joinpath("static/index.html").read_text("utf-8")
-        # JSON in an attribute: quotes and angle brackets cannot end it
-        start = json.dumps(self.start).replace("&", "&amp;").replace('"', "&quot;")
-        return Response(
-            text.replace("{{start}}", start.replace("<", "&lt;")), media_type="text/html", headers=SAFE
-        )
+        page = text.replace("{{start}}", html.escape(json.dumps(self.start)))
+        return Response(page, media_type="text/html", headers=SAFE)
 
     async def static(self, request: Request) -> Response:
         """Scripts and styles of the page."""

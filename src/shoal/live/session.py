@@ -53,8 +53,10 @@ class Session:
         if kept and self.run is not None:
             found = gauges.judged(asked, self._records(), finished=self._finished())
         else:
-            rerun = before is not None and not reset and before.state.same_run(state)
-            self._reset(asked, again if rerun and before.step_size == asked.step_size else 0)
+            # other probes, or another theorem: the same run once more, with its new records
+            same = before is not None and not reset and before.state.same_run(state)
+            rerun = same and before is not None and before.step_size == asked.step_size
+            self._reset(asked, again if rerun else 0)
             found = gauges.judged(asked, gauges.at_start(asked))
         took = 1000 * (time.perf_counter() - begun)
         self.tell("gauges", **found, number=number, milliseconds=round(took, 2))
@@ -219,7 +221,9 @@ class Session:
         now = self.asked.step_size
         if self.run is not None and self.run.setup.step_size is not None:
             now = float(self.run.setup.step_size[0])
-        self.tell("step", now=now, largest=gauges.largest(self.asked), usual=gauges.usual(self.asked))
+        self.tell(
+            "step", now=now, largest=gauges.largest(self.asked), usual=gauges.usual(self.asked)
+        )
 
     def _tell_texts(self) -> None:
         """The command and the script that repeat this."""
@@ -298,7 +302,7 @@ class Session:
         """A job that tries one change per turn, and tells what helped when all are tried."""
         asked = self.asked
         assert asked is not None
-        turns, found = advice.trials(asked, self.own), []  # type: ignore[var-annotated]
+        turns, found = advice.trials(asked, self.own), list[dict[str, Any]]()
 
         def one() -> bool:
             for change in turns:

@@ -121,9 +121,9 @@ def script(
     ends = [*(at for at, _ in state.changes), steps]
     sizes = [step_size, *(size for _, size in state.changes)]
     begun = 0
-    for end, size in zip(ends, sizes, strict=True):
+    for end, step in zip(ends, sizes, strict=True):
         if end > begun:
-            how = f"step_size={size!r}, probes={list(probes)!r}, every={every}"
+            how = f"step_size={step!r}, probes={list(probes)!r}, every={every}"
             lines += [
                 f"run = sh.train(setup, steps={end - begun}, {how})",
                 f'print("step {end}:", run.risk[0, -1])',

@@ -17,7 +17,13 @@ _TRAP = {
     "problem": "trap", "init": "trap", "train": "W_Q", "num_steps": "2000", "every": "10",
     "step_size": "0.5",
 }  # fmt: skip
-_LENGTH = {"num_samples": "20", "num_tokens": "8", "dim": "4", "num_heads": "16", "num_steps": "100"}
+_LENGTH = {
+    "num_samples": "20",
+    "num_tokens": "8",
+    "dim": "4",
+    "num_heads": "16",
+    "num_steps": "100",
+}
 _RESIDUAL = {
     "num_samples": "3", "num_tokens": "4", "width": "32", "token_scale": "0.1768",
     "scale_qk": "0.5", "scale_v": "0.3", "scale_1": "0.5", "scale_2": "0.3", "labels": "near",

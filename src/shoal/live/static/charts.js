@@ -10,8 +10,10 @@ function axis(text, more = {}) {
   return { title: { text, standoff: 8 }, gridcolor: style("--line"), linecolor: style("--line"), zerolinecolor: style("--line"), exponentformat: "power", automargin: true, ...more };
 }
 
+let revision = 0;
 function layout(x, y, more = {}) {
-  return { font: { color: style("--ink"), size: 12 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { t: 12, r: 12, b: 44, l: 58 }, xaxis: axis(x), yaxis: axis(y), showlegend: false, hovermode: "closest", ...more };
+  revision += 1; // arrays grow in place, and Plotly compares them by identity
+  return { datarevision: revision, font: { color: style("--ink"), size: 12 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { t: 12, r: 12, b: 44, l: 58 }, xaxis: axis(x), yaxis: axis(y), showlegend: false, hovermode: "closest", ...more };
 }
 
 function ready() {
@@ -35,7 +37,7 @@ export function drawRisk(view) {
   traces.push({ x: view.step, y: view.risk, name: "measured", mode: view.step.length < 3 ? "lines+markers" : "lines", line: { color: style("--curve"), width: 2.6 } });
   if (view.proof) {
     shapes.push({ type: "rect", xref: "x", yref: "paper", x0: view.proof.step, x1: Math.max(view.total, view.proof.step), y0: 0, y1: 1, line: { width: 0 }, fillcolor: style("--good-soft"), layer: "below" });
-    notes.push({ x: view.proof.step, y: 1, xref: "x", yref: "paper", xanchor: "left", yanchor: "top", showarrow: false, text: `proved from here: ${view.proof.verdict}`, font: { color: style("--good") } });
+    notes.push({ x: view.proof.step, y: 1, xref: "x", yref: "paper", xanchor: view.proof.step > view.total / 2 ? "right" : "left", yanchor: "top", showarrow: false, text: `proved from here: ${view.proof.verdict}`, font: { color: style("--good") } });
   }
   for (const [at, size] of view.changes) {
     shapes.push({ type: "line", xref: "x", yref: "paper", x0: at, x1: at, y0: 0, y1: 1, line: { color: style("--soft"), dash: "dot", width: 1 } });

@@ -33,7 +33,7 @@ export function markWrong(name) {
 function one(control, changed) {
   const id = `set-${control.name}`, tell = (value) => changed(control.name, value === control.default ? null : value);
   const label = make("label", { htmlFor: id, textContent: spaced(control.name) });
-  const mark = control.compiles ? [make("span", { className: "recompiles", textContent: "compiles", title: "Another value changes the program: expect a few seconds." })] : [];
+  const mark = control.compiles ? [make("span", { className: "recompiles", textContent: "⟳", role: "img", ariaLabel: "compiles", title: "Another value changes the program: expect a few seconds." })] : [];
   const row = make("div", { className: "row" }, make("span", { className: "with" }, label, ...mark));
   const element = make("div", { className: "control" }, row);
   const fields = (makers[control.kind] ?? makers.text)(control, id, tell, row, element);
