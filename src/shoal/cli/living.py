@@ -35,11 +35,20 @@ def lab(
     if open_page:
         webbrowser.open(address)
     config = uvicorn.Config(
-        site.guard, log_level="error", access_log=False, proxy_headers=False, lifespan="on", ws="none",
+        site.guard, log_level="error", access_log=False, proxy_headers=False, ws="none",
+        lifespan="on",
         limit_concurrency=200, h11_max_incomplete_event_size=2**16, timeout_graceful_shutdown=1,
         server_header=False,
     )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listening])
+
+    class Server(uvicorn.Server):
+        """Ends the streams of open pages before it waits for connections to close."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            site.end_streams()
+            await super().shutdown(sockets)
+
+    Server(config).run(sockets=[listening])
 
 
 def _checked(target: str, settings: list[str]) -> tuple[str, dict[str, str]]:

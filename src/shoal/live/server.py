@@ -120,6 +120,7 @@ class Lab:
     def __init__(self, target: str, out: Path, start: dict[str, Any] | None = None) -> None:
         self.token = secrets.token_urlsafe(24)
         self.board, self.out, self.start = Board(), out, start or {}
+        self.ending = False
         arguments = [target if ".py" in target else "", str(out)]
         self.live = WorkerProcess("live", arguments, self.board.put)
         self.errands = WorkerProcess("errands", arguments, self.board.put)
@@ -151,6 +152,12 @@ class Lab:
         """Accept requests for this port, and return the address of the page."""
         self.guard.hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
         return f"http://127.0.0.1:{port}/{self.token}/"
+
+    def end_streams(self) -> None:
+        """Let every stream end, so that the server can."""
+        self.ending = True
+        for page in self.board.pages.values():
+            page.changed.set()
 
     # ------------------------------------------------------------------------------------- routes
 
@@ -198,7 +205,7 @@ class Lab:
         page.readers += 1
         seen = 0
         try:
-            while True:
+            while not self.ending:
                 changed = page.changed
                 texts, seen = page.after(seen)
                 if texts:
@@ -212,7 +219,7 @@ class Lab:
             page.readers -= 1
             if not page.readers:  # the tab was closed: nobody wants its run
                 self.board.pages.pop(name, None)
-                if self.live.process is not None and not self.live.closing:
+                if not self.ending:
                     # not awaited: this may run while the connection is being torn down
                     self._later = asyncio.ensure_future(
                         self.live.send({"session": name, "do": "forget"})
