@@ -143,7 +143,7 @@ def test_a_visit_curve_gauges_slider_reload_and_a_narrow_screen(browser):
     assert (steps[0], steps[-1]) == (0, 20)
     assert "not applicable" in browser.text("verdict")
     assert browser.run("return document.querySelectorAll('#hypotheses .gauge').length") >= 4
-    assert browser.run("return document.querySelectorAll('#formula math').length") == 2
+    browser.until("document.querySelectorAll('#formula math').length === 2")
 
     before = browser.run("return document.querySelectorAll('#hypotheses .both')[2].textContent")
     slider = SLIDER

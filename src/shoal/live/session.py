@@ -64,8 +64,9 @@ class Session:
         self._tell_texts()
         self.status()
         self._tell_controls()
+        self._tell_statement()
         self.jobs = {
-            "statement": self._tell_statement, "edge": self._tell_edge,
+            "edge": self._tell_edge,
             "prediction": self._tell_prediction, "spectrum": self._tell_spectrum,
             "attention": self._tell_attention, "advice": self._advice(),
         }  # fmt: skip
