@@ -20,6 +20,7 @@ LAYERS = (
     {"disk"},
     {"landscapes", "pages", "console"},
     {"sweeps", "workers"},
+    {"live"},
     {"cli"},
     {"__main__"},
 )  # fmt: skip

@@ -171,7 +171,7 @@ def _rates(certificate: Certificate, unit: str) -> str:
 def sizes_text(setup: Setup) -> str:
     """The sizes of a setup, and the settings that the user chose."""
     setting = setup.setting
-    sizes = [n for n in ("num_heads", "num_layers", "width") if _shapes_weights(setting, n)]
+    sizes = [n for n in ("num_heads", "num_layers", "width") if shapes_weights(setting, n)]
     more = ("residual",) if "num_layers" in sizes else ()
     names = dict.fromkeys(
         ("num_samples", "num_tokens", "dim", *sizes, *more, "kernel", "train", "init",
@@ -181,7 +181,7 @@ def sizes_text(setup: Setup) -> str:
     return ", ".join(f"{name}={getattr(setting, name)}" for name in shown)
 
 
-def _shapes_weights(setting: Any, name: str) -> bool:
+def shapes_weights(setting: Any, name: str) -> bool:
     """Whether the weights' shapes depend on a size: in some papers only one model has it."""
     size = getattr(setting, name, None)
     if not isinstance(size, int):

@@ -111,6 +111,33 @@ def tour(*, out: Path = Path("tour.html"), json: bool = False) -> None:
     """
 
 
+@app.command(group=_BEGIN)
+def lab(
+    target: str = "wu2023", /, *, settings: _Settings = None, port: int = 0,
+    out: Path = Path("shoal-lab"),
+    open_page: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
+    json: bool = False,
+) -> None:  # fmt: skip
+    """Open the live laboratory in the browser: move a slider, watch the theorem.
+
+    A server on this machine only (a random token is in the address) and one page: settings as
+    sliders, hypotheses as gauges that move before anything is trained, the run as it goes. Needs
+    the extra 'lab'. Ctrl-C ends it.
+
+    Example: shoal lab my.py:model
+
+    Args:
+        target: A paper, e.g. wu2023, or a model of yours, e.g. my.py:name.
+        port: Port to listen on; 0 takes any that is free.
+        out: Folder for runs and pages that are saved from the page.
+        open_page: Open the page in the browser.
+        json: Print the address as JSON, and nothing else on standard output.
+    """
+    from shoal.cli import living  # without JAX: the worker loads it while the browser opens
+
+    living.lab(target, settings=settings, port=port, out=out, open_page=open_page, json=json)
+
+
 @_command(_BEGIN, "commands")
 def papers(target: str = "", /, *, json: _Json = False) -> None:
     """List the papers with their theorems and figures, or describe one with its settings.

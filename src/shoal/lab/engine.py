@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -254,8 +254,8 @@ def _trained(
     if num_steps:
         states = _begin(setup, seeds, batch=batch)
         total = num_steps // every
-        pieces = max(k for k in range(1, min(SEGMENTS, total) + 1) if total % k == 0)
-        pieces = num_steps // stride if stride else pieces  # rare probes look where one begins
+        # rare probes look where a piece begins
+        pieces = num_steps // (stride or segment_steps(num_steps, every))
         look = in_float64(functools.partial(_look, setup, probes=rare, batch=batch, risk=False))
         with ThreadPoolExecutor(1) as beside:  # rare probes use cores that training leaves idle
             for piece in range(pieces):
@@ -271,7 +271,7 @@ def _trained(
                 records.append(seen)
                 tell((piece + 1) * num_steps // pieces)
         if setup.setting.averages:
-            average = trees.with_blocks(setup.params0, numpy_tree(states.mean))
+            average = average_of(Underway(setup, points, states))
     last = numpy_tree(_look(setup, points, probes=probes, batch=batch, risk=True))
     records.append({name: x[:, None] for name, x in last.items()})
     # jax returns plain dicts sorted; here names and parts stay in the order of the probes
@@ -287,6 +287,51 @@ def _pad_nan(values: np.ndarray, count: int) -> np.ndarray:
     found = np.full((len(values), count, *values.shape[1:]), blank, values.dtype)
     found[:, 0] = values
     return found
+
+
+def segment_steps(num_steps: int, every: int) -> int:
+    """Steps of one segment: a run is cut into equal ones, `SEGMENTS` at most.
+
+    >>> segment_steps(100, 1), segment_steps(7, 1), segment_steps(10, 5)
+    (5, 1, 5)
+    """
+    total = num_steps // every
+    return num_steps // max(k for k in range(1, min(SEGMENTS, total) + 1) if total % k == 0)
+
+
+class Underway(NamedTuple):
+    """A run of one seed that can be continued: its setup, the weights, the method's state."""
+
+    setup: Setup
+    params: Any
+    state: Any
+
+
+@in_float64
+def begin(setup: Setup) -> Underway:
+    """A run of one seed before its first step."""
+    state = _begin(setup, np.asarray(setup.seeds, np.uint32), batch=1)
+    return Underway(jax.device_put(setup), setup.params0, state)
+
+
+@in_float64
+def advance(run: Underway, num_steps: int, probes: tuple[str, ...] = ()) -> tuple[Underway, dict]:
+    """Continue a run, and return what it recorded before its steps 0, every, 2 every, ...
+
+    In pieces of any length it passes the same numbers as in one (`trajectories`).
+    """
+    every = run.setup.setting.every
+    params, state, seen = _advance(
+        run.setup, run.params, run.state, num_steps=num_steps, every=every, probes=probes, batch=1
+    )
+    return run._replace(params=params, state=state), numpy_tree(seen)
+
+
+def average_of(run: Underway) -> Any:
+    """The mean of the iterates so far, if the setting keeps it."""
+    if not run.setup.setting.averages:
+        return None
+    return trees.with_blocks(run.setup.params0, numpy_tree(run.state.mean))
 
 
 def snapshots(setup: Setup, most: int = 100) -> dict[str, np.ndarray]:

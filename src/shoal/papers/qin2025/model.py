@@ -48,6 +48,7 @@ class Qin(Setting):
         "token_cosine": "Mean cosine between tokens of a sequence after every layer's attention.",
         "routes": "Lower bounds of the smallest singular value of the Jacobian through the last "
         "block's layers, and that singular value.",
+        "attention": "Attention weights of every sequence, layer by layer.",
         "local_rate": "Loss ratio of a step near convergence, the largest (1 - step lambda)^2.",
     }
 
@@ -218,6 +219,9 @@ class Qin(Setting):
             most = {name: jnp.max(found[name], axis=1) for name in ("sigma_max", "condition")}
             return most | {name: jnp.min(found[name], axis=1) for name in ("sigma_min", "rank")}
 
+        def attention(params: Weights) -> Float[Array, "N L n n"]:
+            return jax.vmap(lambda x: blocks.layers(params, x, self.form).S)(X)
+
         def routes(params: Weights) -> dict[str, Float[Array, ""]]:
             found = bounds.routes(bounds.measure(params, X, self.form))
             sigma = {"together": found.together(), "sigma_min": self.sigma_jacobian(params, X)}
@@ -232,6 +236,7 @@ class Qin(Setting):
             "conditioning_each": each,
             "token_cosine": lambda params: jax.vmap(blocks.token_cosine)(self.attended(params, X)),
             "routes": routes,
+            "attention": attention,
         }
         has_rate = kernel is not None and setup.step_size is not None
         return found | ({"local_rate": local_rate} if has_rate else {})

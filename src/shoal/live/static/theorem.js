@@ -1,0 +1,88 @@
+// The theorem: formula, hypotheses as gauges, verdict in words, and what would help.
+
+import { byId, make, number, showMaths } from "./format.js";
+
+const LOOKS = { holds: ["good", "✓"], "applies so far": ["good", "✓"], violated: ["bad", "✗"], "not applicable": ["bad", "✗"], unresolved: ["unsure", "?"] };
+
+export function showStatement(message) {
+  byId("statement").textContent = message.statement;
+  showMaths(byId("formula"), message.formula);
+  byId("source").textContent = message.source ? `Source: ${message.source}.` : "";
+}
+
+export function showTheorems(message, chosen) {
+  const menu = byId("theorems");
+  const options = message.theorems.map((t) => make("option", { value: t.key, textContent: t.key.replaceAll("_", " ") }));
+  if (JSON.stringify([...menu.options].map((o) => o.value)) !== JSON.stringify(message.theorems.map((t) => t.key))) menu.replaceChildren(...options);
+  menu.value = chosen;
+}
+
+export function showGauges(message) {
+  const [look, sign] = LOOKS[message.verdict] ?? ["unsure", "–"];
+  const badge = byId("verdict").querySelector(".badge");
+  badge.className = `badge ${look}`;
+  badge.textContent = message.verdict ? `${sign} ${message.verdict}` : "no theorem";
+  byId("verdict").querySelector("p").textContent = message.words;
+  fill(byId("hypotheses"), message.hypotheses);
+  byId("conclusions-part").hidden = !(message.conclusions ?? []).length;
+  fill(byId("conclusions"), message.conclusions ?? []);
+  const [proved, measured] = message.rates ?? [];
+  const parts = [];
+  if (proved !== null && proved !== undefined && message.verdict !== "not applicable") parts.push(`proved ${number(proved)}`);
+  if (measured !== null && measured !== undefined) parts.push(`measured ${number(measured)}`);
+  byId("rates").textContent = parts.length ? `Share of the risk lost per step: ${parts.join(", ")}.` : "";
+}
+
+function fill(list, lines) {
+  while (list.children.length > lines.length) list.lastChild.remove();
+  lines.forEach((line, k) => draw(list.children[k] ?? list.appendChild(blankGauge()), line));
+}
+
+function blankGauge() {
+  return make("li", { className: "gauge" },
+    make("div", { className: "name" }, make("span", { className: "sign" }), make("span", { className: "text" })),
+    make("div", { className: "bar" }, make("i")),
+    make("div", { className: "sides" }, make("span", { className: "both" }), make("span", { className: "margin" })));
+}
+
+function draw(item, line) {
+  const look = line.holds === true ? "good" : line.holds === false ? "bad" : "unsure";
+  item.className = `gauge ${look}`;
+  item.querySelector(".sign").textContent = { good: "✓", bad: "✗", unsure: "?" }[look];
+  item.querySelector(".text").textContent = line.name;
+  const bar = item.querySelector(".bar"), plain = line.yes_or_no;
+  bar.hidden = plain || line.relation === "=";
+  const fill = bar.firstChild, along = position(line.lhs, line.rhs);
+  fill.style.left = `${50 + Math.min(0, along)}%`;
+  fill.style.right = `${50 - Math.max(0, along)}%`;
+  const words = line.holds === null ? "undecided" : line.holds ? "yes" : "no";
+  item.querySelector(".both").textContent = plain ? words : `${side(line.lhs)} ${line.relation === "=" ? "=" : "≤"} ${side(line.rhs)}`;
+  const margin = line.margin;
+  item.querySelector(".margin").textContent = plain || margin === null ? "" : `margin ${margin > 0 ? "+" : margin < 0 ? "−" : ""}${number(Math.abs(margin), 3)}`;
+  item.dataset.margin = margin ?? "";
+}
+
+const side = (value) => (value === null ? "not finite" : number(value));
+
+// Left of the middle by how many decades the left side is below the right one, at most four; else right.
+function position(lhs, rhs) {
+  if (lhs === null || rhs === null) return 50;
+  if (lhs <= 0 && rhs > lhs) return -50;
+  if (rhs <= 0) return 50;
+  const decades = Math.log10(lhs / rhs);
+  return Math.sign(decades) * Math.min(50, 3 + (Math.abs(decades) * 47) / 4);
+}
+
+export function showAdvice(message, apply) {
+  const place = byId("advice");
+  place.hidden = !message || (!message.changes.length && !message.hints.length);
+  if (place.hidden) return;
+  const items = message.changes.map((change) => {
+    const button = make("button", { className: "plain", textContent: change.text });
+    button.onclick = () => apply(change);
+    return make("li", {}, button);
+  });
+  const hints = message.hints.map((text) => make("li", { textContent: text }));
+  const lead = message.changes.length ? "What would help (tried, one at a time):" : "No single number that was tried helps.";
+  place.replaceChildren(make("b", { textContent: lead }), make("ul", {}, ...items, ...hints));
+}
