@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from shoal.certificates import Certificate, Inequality, readings, verdict
@@ -10,8 +11,10 @@ from shoal.errors import InputError, nearest
 from shoal.lab import engine
 from shoal.lab.probes import probe_names
 from shoal.lab.setup import Setup
+from shoal.linalg import norm_fro
 from shoal.models import predict
 from shoal.theory.kernel_regime import kernel_regime as compare_with_kernel
+from shoal.verified.enclose import enclosure_width
 
 if TYPE_CHECKING:
     from shoal.lab.run import Run
@@ -217,11 +220,21 @@ def _kernel_regime(setup: Setup, run: Any) -> Certificate:
     K0, size = setup.kernel()(setup.params0), setup.setting.output_size(setup)
     e0 = (predict(setup.network, setup.params0, setup.inputs) - setup.targets).ravel()
     half_sum = run._replace(risk=run.risk * (0.5 / weight))
-    found = compare_with_kernel(K0, e0, setup.step_size, half_sum, output_size=size)
+    noise = _kernel_noise(K0, run.risk.dtype)
+    found = compare_with_kernel(
+        K0, e0, setup.step_size, half_sum, output_size=size, kernel_noise=noise
+    )
     extra = getattr(setup.setting, "kernel_hypotheses", None)
     more: dict[str, Inequality] = {} if extra is None else extra(run)
     curves = {name: y * (weight / 0.5) for name, y in found.curves.items()}
     return found._replace(hypotheses=found.hypotheses | more, curves=curves)
+
+
+def _kernel_noise(K0: Any, precision: Any) -> Any:
+    """Error of the recorded distance between two kernels: each is rounded like the first."""
+    finest = jnp.finfo(jnp.float64).eps
+    wide = norm_fro(enclosure_width(K0)) + 8 * len(K0) * finest * norm_fro(K0)
+    return 2 * jnp.finfo(precision).eps / finest * wide
 
 
 KERNEL_REGIME = Theorem(

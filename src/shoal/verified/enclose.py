@@ -259,14 +259,9 @@ _BIND = {"gather": jax.lax.gather_p.bind, "pad": jax.lax.pad_p.bind}
 
 
 def _split(params: dict[str, Any], a: Value) -> list[Value]:
-    ends = np.cumsum(params["sizes"])
-    starts = ends - np.asarray(params["sizes"])
-    axis = params["axis"]
-
-    def cut(start: int, end: int) -> Callable:
-        return lambda x: np.take(x, range(start, end), axis)
-
-    return [_moved(cut(s, e), a) for s, e in zip(starts, ends, strict=True)]
+    at, axis = np.cumsum(params["sizes"])[:-1], params["axis"]
+    count = len(params["sizes"])
+    return [_moved(lambda x, k=k: np.split(x, at, axis)[k], a) for k in range(count)]
 
 
 def _convert(params: dict[str, Any], a: Value) -> Value:

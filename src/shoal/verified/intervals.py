@@ -334,8 +334,9 @@ def power(a: Interval, b: Interval) -> Interval:
         most = np.where(b.low >= 0, a.largest ** np.maximum(b.low, 0.0), np.inf)
         most = _up(most * (1 + ERROR))
         even = np.broadcast_to(b.low % 2 == 0, np.broadcast_shapes(a.shape, b.shape))
+        one = (b.low == 0) & (b.high == 0)
         low = np.where(a.low < 0, np.where(even, 0.0, -most), found.low)
-        return _made(low, np.where(a.low < 0, most, found.high))
+        return _made(np.where(one, 1.0, low), np.where(one, 1.0, np.where(a.low < 0, most, found.high)))
 
 
 def angle(y: Interval, x: Interval) -> Interval:

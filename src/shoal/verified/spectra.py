@@ -145,6 +145,8 @@ def singular_values(matrix: Ball) -> tuple[np.ndarray, np.ndarray]:
     # scaled by a power of two, exactly but for underflow, which the radius of a product covers
     scale = 2.0 ** float(np.clip(-np.frexp(top)[1], -1000, 1000)) if top > 0 else 1.0
     scaled = Ball(mid * scale, up(rad * scale) if rad.any() else rad)
+    if (narrow := _by_gram(scaled, scale)) is not None:
+        return narrow
     try:
         U, S, Vt = np.linalg.svd(scaled.mid, full_matrices=False)
     except np.linalg.LinAlgError:
@@ -155,12 +157,33 @@ def singular_values(matrix: Ball) -> tuple[np.ndarray, np.ndarray]:
     product = balls.dot(balls.mul(balls.exact(U), balls.exact(S[None])), balls.exact(Vt))
     away = balls.norm(balls.sub(scaled, product)) if top > 0 else balls.norm(scaled)
     low, high = _around(S, up(a + b), away)
-    wide = scaled if mid.shape[0] <= mid.shape[1] else Ball(scaled.mid.T, scaled.rad.T)
-    low[-1] = max(low[-1], sigma_min(wide))
+    if S[-1] > 0 and low[-1] < (1 - FINE) * S[-1]:
+        wide = scaled if mid.shape[0] <= mid.shape[1] else Ball(scaled.mid.T, scaled.rad.T)
+        low[-1] = max(low[-1], sigma_min(wide))
+    return _ordered(low, high, scale)
+
+
+FINE = 1e-8
+"""Relative width up to which an enclosure is not sought to be narrower."""
+
+
+def _ordered(low: np.ndarray, high: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of values in descending order: each bounds its neighbours too."""
     low = np.maximum(np.maximum.accumulate(low[::-1])[::-1], 0.0)
-    high = np.minimum.accumulate(high)
     with np.errstate(over="ignore"):
-        return low / scale, high / scale
+        return low / scale, np.minimum.accumulate(high) / scale
+
+
+def _by_gram(scaled: Ball, scale: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """Singular values of a long matrix from its small Gram matrix, if they come out narrow."""
+    short = scaled if scaled.shape[0] <= scaled.shape[1] else Ball(scaled.mid.T, scaled.rad.T)
+    if 8 * short.shape[0] > short.shape[1]:
+        return None
+    low, high = (x[::-1] for x in eigenvalues(balls.dot(short, Ball(short.mid.T, short.rad.T))))
+    if not low[-1] > (1 - FINE) * high[-1]:
+        return None
+    low, high = np.sqrt(low) * (1 - 4 * UNIT), np.sqrt(high) * (1 + 4 * UNIT)
+    return _ordered(low, high, scale)
 
 
 def eigenvalues(matrix: Ball) -> tuple[np.ndarray, np.ndarray]:
