@@ -175,15 +175,17 @@ def _reading(
 def read_hypothesis(name: str, inequality: Inequality, rtol: float = RTOL) -> Reading:
     """Judge an assumption: it must hold for everything that its enclosures contain.
 
-    A side that is not a number fails, and so does an infinite bound.
+    An infinite side fails, and so does a side that is not a number, unless that is only rounding:
+    then its enclosure is endless and decides nothing.
     """
     p = _points(inequality, rtol)
     with np.errstate(invalid="ignore"):
         sure = p.rhs_low - p.lhs_high > p.resolution
         broken = p.lhs_low - p.rhs_high > p.resolution
-    finite = np.isfinite(p.lhs) & np.isfinite(p.rhs)
-    decided = np.where(finite, np.where(sure, 1, np.where(broken, -1, 0)), -1)
-    return _reading(name, inequality, p, decided)
+    decided = np.where(sure, 1, np.where(broken, -1, 0))
+    endless = np.isinf(p.lhs) | np.isinf(p.rhs)
+    missing = (np.isnan(p.lhs) | np.isnan(p.rhs)) & (inequality.ends is None)
+    return _reading(name, inequality, p, np.where(endless | missing, -1, decided))
 
 
 def read_conclusion(

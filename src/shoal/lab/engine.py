@@ -341,10 +341,9 @@ def _with_ends(
     """
     runs = [(setup.one(i), jax.tree.map(lambda x, i=i: np.asarray(x)[i], seen))
             for i in range(setup.num_runs)]  # fmt: skip
-    sides = functools.partial(_sides, certificate)
-    with native.formulas_only():
-        closed, shape = jax.make_jaxpr(sides, return_shape=True)(*runs[0])
-    tree = jax.tree.structure(shape)
+    leaves, structure = jax.tree.flatten(runs[0])
+    shapes = tuple((np.shape(x), np.asarray(x).dtype.name) for x in leaves)
+    closed, tree = _traced(certificate, structure, shapes)
     done = []
     for one, arguments in zip(found, runs, strict=True):
         try:
@@ -356,6 +355,18 @@ def _with_ends(
         ends = [_Leaf(value) for value in values]
         done.append(_merged(one, jax.tree.unflatten(tree, ends)))
     return done
+
+
+@functools.lru_cache(maxsize=64)
+def _traced(certificate: Callable, structure: Any, shapes: tuple) -> tuple[Any, Any]:
+    """The jaxpr of what a theorem compares, and the structure of its outputs."""
+    given = [jax.ShapeDtypeStruct(shape, name) for shape, name in shapes]
+    sides = functools.partial(_sides, certificate)
+    with native.formulas_only():
+        closed, shape = jax.make_jaxpr(sides, return_shape=True)(
+            *jax.tree.unflatten(structure, given)
+        )
+    return closed, jax.tree.structure(shape)
 
 
 class _Leaf:

@@ -157,7 +157,7 @@ def allowed_step(ball_at: BallAt, residual: Scalar, split: Split = Split()) -> A
 
 def ball_descent(
     ball_at: BallAt, residual: Scalar, step_size: Scalar, run: Trajectory, *,
-    output_size: Scalar, weights_size: Scalar, split: Split = Split(),  # noqa: B008
+    output_size: Scalar, weights_size: Scalar = 0.0, split: Split = Split(),  # noqa: B008
     hypotheses: dict[str, Inequality] | None = None, constants: dict[str, Any] | None = None,
 ) -> Certificate:  # fmt: skip
     r"""Compare a run of gradient descent with theorem D0.
@@ -169,8 +169,28 @@ def ball_descent(
     """
     r0 = jnp.asarray(residual, float)
     radius, widest = chosen(functools.partial(_radii, ball_at, split=split))(r0)
-    ball, at_top = ball_at(radius), ball_at(widest)
+    at_top = ball_at(widest)
     top = split.c * at_top.radius * at_top.alpha
+    found = descent_in(
+        ball_at(radius), r0, step_size, run, output_size=output_size, weights_size=weights_size,
+        split=split, constants={"r_max": top, "r_max over output size": top / output_size}
+        | (constants or {}),
+    )  # fmt: skip
+    wide = {"some ball is wide enough: |r_0| <= r_max": Inequality(r0, top)}
+    return found._replace(hypotheses=(hypotheses or {}) | wide | found.hypotheses)
+
+
+def descent_in(
+    ball: Ball, residual: Scalar, step_size: Scalar, run: Trajectory, *,
+    output_size: Scalar, weights_size: Scalar, split: Split = Split(),  # noqa: B008
+    constants: dict[str, Any] | None = None,
+) -> Certificate:  # fmt: skip
+    """Compare a run with theorem D0 on one ball; see `ball_descent`.
+
+    Residuals so small that a step's guaranteed decrease is within rounding are not judged: a run
+    comes to rest there. If that is so from the start, the verdict is *unresolved*.
+    """
+    r0 = jnp.asarray(residual, float)
     limit = largest_step(ball, r0, split)
     lost = split.c * step_size * ball.alpha**2
     factor = 1 - lost
@@ -183,10 +203,14 @@ def ball_descent(
     per_step = eps * ball.beta * weights_size + jnp.minimum(step_size * ball.beta**2, 1.0) * once
     span = jnp.diff(t).astype(float)
     kept = factor**span  # over the steps between two records
-    contracts = Inequality(r[1:], kept * r[:-1], 2 * once + span * per_step)
+    noise = 2 * once + span * per_step
+    seen = (1 - kept) * r[:-1] > noise
+    promised = jnp.where(jnp.any(seen), kept * r[:-1], jnp.inf)
+    contracts = Inequality(jnp.where(seen, r[1:], 0.0), promised, noise)
     curve = factor ** (2 * t) * r0**2 / 2
     error = once + jnp.minimum(t.astype(float), jnp.where(lost > 0, 1 / lost, jnp.inf)) * per_step
-    falls = jnp.where(t > 0, risk, 0.0)
+    resting = 2 * curve <= error**2
+    falls = jnp.where(t > 0, jnp.where(resting, jnp.minimum(risk, curve), risk), 0.0)
     rounding = error * (r + error)
     concluded: dict[str, Inequality | Equality | NotChecked] = {
         "the run starts at its initial weights": Equality(risk[0], curve[0], rounding[0]),
@@ -204,8 +228,6 @@ def ball_descent(
     measured = (r[1:] / r[:-1]) ** (1 / span)
     return Certificate(
         hypotheses={
-            **(hypotheses or {}),
-            "some ball is wide enough: |r_0| <= r_max": Inequality(r0, top),
             "this ball is wide enough: |r_0| <= c radius alpha": Inequality(
                 r0, split.c * ball.radius * ball.alpha
             ),
@@ -213,10 +235,10 @@ def ball_descent(
         },
         conclusions=concluded,
         constants={
-            "|r_0|": r0, "r_max": top, "r_max over output size": top / output_size,
-            "radius": ball.radius, "alpha": ball.alpha, "beta": ball.beta, "L_J": ball.lipschitz,
-            "largest step": limit, "step": jnp.asarray(step_size, float), "factor": factor,
-            "worst measured factor": jnp.max(jnp.where(r[:-1] > 2 * once, measured, 0.0)),
+            "|r_0|": r0, "radius": ball.radius, "alpha": ball.alpha, "beta": ball.beta,
+            "L_J": ball.lipschitz, "largest step": limit,
+            "step": jnp.asarray(step_size, float), "factor": factor,
+            "worst measured factor": jnp.max(jnp.where(seen, measured, 0.0)),
             **(constants or {}),
         },
         predicted_rate=1 - factor**2,
@@ -225,7 +247,7 @@ def ball_descent(
     )  # fmt: skip
 
 
-ROOM = 1e-6
+ROOM = 1e-7
 """Share of the residual by which a ball is chosen wider than it must be, for rounding."""
 
 

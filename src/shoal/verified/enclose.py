@@ -8,6 +8,7 @@ select both branches. Arguments are exact; a float constant in the formula that 
 computed in floats and taken as it is.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -127,12 +128,17 @@ def middle(value: Value) -> Any:
     return value.sure if isinstance(value, Truth) else value
 
 
+@functools.lru_cache(maxsize=256)
+def _compiled(closed: Any) -> Callable:
+    return jax.jit(core.jaxpr_as_fun(closed))
+
+
 def _call(params: dict[str, Any], *given: Value) -> list[Value]:
     closed = params.get("jaxpr") or params.get("call_jaxpr") or params.get("call")
     closed = closed if hasattr(closed, "consts") else core.ClosedJaxpr(closed, ())
     if params.get("name") == CHOSEN:
         # what is chosen for numbers that are not finite is of no use, and does no harm
-        found = jax.jit(core.jaxpr_as_fun(closed))(*map(middle, given))
+        found = _compiled(closed)(*map(middle, given))
         return [_argument(x) for x in found]
     if params.get("name") == SPREAD:
         return [point(np.where(x.low == x.high, 0.0, x.high - x.low)) for x in given]

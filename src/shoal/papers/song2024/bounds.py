@@ -21,8 +21,9 @@ KAPPA_3 = math.sqrt(6) / 9
 """Largest third cumulant of a unit vector under a probability vector (lemma 1)."""
 ZERO = 1e-12
 """Singular values below this share of the largest are left out where that is a choice."""
-ON_HULL = 64 * float(jnp.finfo(jnp.float64).eps)
-"""Distance from the affine hull, over the size of values and targets, that rounding explains."""
+ON_HULL = 1e-9
+"""Distance from the affine hull, over the size of values and targets, up to which a target counts as
+one that was meant to lie in it. What lies off it stays in the risk, and the theorems say so."""
 
 Numbers = dict[str, Array]
 norms_op = jax.vmap(norm_op)
@@ -160,12 +161,14 @@ def query_geometry(setup: Any) -> Numbers:
         return jnp.sum(spread > ZERO * norms_op(Z)[:, None], axis=1)
 
     full_rank = min(n - 1, U.shape[-1])
+    sigma_K = jnp.ones(()) if n == 1 else jnp.zeros(())  # one key is independent
+    if 1 < n <= k + 1:
+        sigma_K = jnp.min(spread_K[:, n - 2])
     return {
         "U": U, "K": K, "rank_U": chosen(rank)(spread_U, U), "rank_K": chosen(rank)(spread_K, K),
         "in_hull": in_hull, "full_rank": jnp.asarray(full_rank),
         "sigma_U": jnp.min(spread_U[:, full_rank - 1]) if full_rank else jnp.ones(()),
-        "sigma_K": (jnp.min(spread_K[:, n - 2]) if n <= k + 1 else jnp.zeros(())) if n > 1
-        else jnp.ones(()),
+        "sigma_K": sigma_K,
         "off_hull": jnp.sqrt(jnp.sum(jnp.where(in_hull[:, None], gap, 0.0) ** 2)),
         "sigma_X": sigma_X[-1] if full else jnp.zeros(()), "|X|": sigma_X[0],
     }  # fmt: skip

@@ -154,7 +154,7 @@ def _begins(F_0: Scalar, run: Trajectory, error: Rounding) -> dict[str, Equality
 
 def _gradient_conclusions(
     setup: Setup, run: Trajectory, name: str, mu: Scalar | Records, risk: Records, error: Rounding,
-    mu_error: Scalar = 0.0,
+    mu_error: Scalar | Records = 0.0,
 ) -> Conclusions:  # fmt: skip
     r"""$2\mu F\le\lVert\nabla F\rVert^2$ and descent at every record, if gradients are there."""
     if (gradient := _gradient(setup, run)) is None:
@@ -381,7 +381,7 @@ def theorem_s(setup: Setup, run: Trajectory) -> Certificate:
         hypotheses={
             "kernel is softmax": condition(setup.setting.kernel == "softmax"),
             **_query_hypotheses(setup, c),
-            "keys are affinely independent: 0 < sigma of centred keys": positive(g["sigma_K"]),
+            "keys are affinely independent: rank = n - 1": positive(g["sigma_K"]),
             "targets lie in the affine hull of the values": Inequality(outside, 0.5),
             **_rank_hypothesis(setup, g),
             STEP: _step_hypothesis(setup, c["L"], run, error),
