@@ -27,8 +27,8 @@ SETTINGS = {
     "song2024.theorem_2": {"kernel": "gaussian"},
     "song2024.theorem_3": {"train": "W_Q"},
     "song2024.theorem_s": {"train": "W_Q"},
-    "arda2026.theorem_a": {"radius": (1.0, 1.0, 1.0)},
-    "arda2026.theorem_b": {"radius": (1.0, 1.0, 1.0)},
+    "arda2026.theorem_a": {"radius": (4.0, 4.0, 4.0)},
+    "arda2026.theorem_b": {"radius": (4.0, 4.0, 4.0)},
     "arda2026.theorem_c": {"radius": (0.1, 0.1, 0.1)},
     "qin2025.theorem_d": {},
     "qin2025.theorem_d0": {},
@@ -76,9 +76,12 @@ def start(theorem, rng):
     factors = {k: scale(rng) for k in made.params0._fields}
     if rng.random() < 0.2:
         factors[rng.choice(list(factors))] = 0.0
+    if theorem == "song2024.theorem_2" and rng.random() < 0.5:  # where it applies
+        factors = dict.fromkeys(factors, 1.0) | {"W_O": 10 ** rng.uniform(3, 8)}
     if paper == "arda2026":
         factors = dict.fromkeys(factors, 1.0)
-    params = type(made.params0)(*(np.asarray(W) * factors[k] for k, W in made.params0._asdict().items()))
+    blocks = made.params0._asdict().items()
+    params = type(made.params0)(*(np.asarray(W) * factors[k] for k, W in blocks))
     made = made.replace(problem=problem, params0=params, from_init=False)
     return made.replace(problem=problem._replace(**_labels(made, rng)))
 
@@ -110,7 +113,6 @@ def attacked(theorem, seed, steps=8):
     except sh.InputError:  # no finite step
         return None
     chosen = setup.paper.theorem_of(key)
-    names = [n for n in chosen.probes if n not in run.probes]  # noqa: F841
     found = sh.certify(run, key)
     seen = jax.tree.map(lambda x: np.asarray(x)[0], run.trajectory._replace(params=()))
     truth = digits.truths(chosen.certificate, run.setup.one().astype("float64"), seen)

@@ -133,6 +133,7 @@ def path(setup: Setup) -> Probe:
     target = comparator(setup).point  # computed once, outside of the loop over steps
 
     def probe(params: Weights) -> dict[str, Array]:
+        params = trees.cast(params, "float64")
         difference = jax.tree.map(jnp.subtract, params, target)
         f = predict(network, params, inputs)
         e = teachers.along(network, params, inputs, difference) - (f - y)
