@@ -34,15 +34,23 @@ def dot_scores(Q: Float[Array, "*h n k"], K: Float[Array, "*h m k"]) -> Float[Ar
     return Q @ jnp.swapaxes(K, -1, -2) / Q.shape[-1] ** 0.5
 
 
+DIFFERENCES = 2**20
+"""Numbers in the differences of queries and keys up to which they are formed."""
+
+
 def distance_scores(
     Q: Float[Array, "*h n k"], K: Float[Array, "*h m k"], bandwidth: Scalar
 ) -> Float[Array, "*h n m"]:
     r"""Scores of a Gaussian, $-\lVert q_i-k_j\rVert^2/2\tau$.
 
-    Through products, so no (n, n, d) array is formed. Rounding can make a squared distance slightly
-    negative; the value is cut at 0, while derivatives pass as if it were not (at tied queries and
-    keys a cut would lose the second derivative).
+    From differences, so that nearly equal queries and keys lose no digits. Where these are too
+    many, through products; then rounding can make a squared distance slightly negative: the value
+    is cut at 0, while derivatives pass as if it were not (at tied queries and keys a cut would lose
+    the second derivative).
     """
+    if Q.size * K.shape[-2] <= DIFFERENCES:
+        apart = Q[..., :, None, :] - K[..., None, :, :]
+        return -jnp.sum(apart**2, axis=-1) / (2 * bandwidth)
     squares = jnp.sum(Q**2, axis=-1)[..., :, None] + jnp.sum(K**2, axis=-1)[..., None, :]
     scores = (Q @ jnp.swapaxes(K, -1, -2) - squares / 2) / bandwidth
     return scores + jax.lax.stop_gradient(jnp.minimum(scores, 0) - scores)

@@ -8,27 +8,50 @@ import numpy as np
 from shoal._typing import Array, Float, Int
 
 RTOL = 1e-9
-"""Relative distance below which float64 does not decide a comparison of bounds."""
+"""Relative distance below which two floats that nothing encloses do not decide a comparison."""
+
+
+class Ends(NamedTuple):
+    """Enclosures of both sides, and the largest value of the resolution."""
+
+    lhs: tuple[Any, Any]
+    rhs: tuple[Any, Any]
+    resolution: Any
 
 
 class Inequality(NamedTuple):
     """The claim ``lhs <= rhs``, elementwise.
 
-    ``resolution`` is the absolute rounding level of the two sides (e.g. of a risk near zero).
+    ``resolution`` is the absolute rounding level of what was recorded (e.g. of a risk near zero).
+    ``ends`` enclose both sides; they are added by `certify`, and then they decide. A theorem gives
+    the floats.
     """
 
     lhs: Float[Array, "..."] | float
     rhs: Float[Array, "..."] | float
     resolution: Float[Array, "..."] | float = 0.0
+    ends: Ends | None = None
 
 
 def condition(true: Any) -> Inequality:
     """A hypothesis that is a yes or a no, such as "only W_V is trained".
 
-    >>> condition(True)
-    Inequality(lhs=0.0, rhs=0.5, resolution=0.0)
+    >>> condition(True)[:2]
+    (0.0, 0.5)
     """
     return Inequality(1.0 - 1.0 * true, 0.5)
+
+
+SMALLEST = float(np.finfo(np.float64).tiny)
+
+
+def positive(value: Any) -> Inequality:
+    """The hypothesis ``0 < value``, which an exact 0 fails.
+
+    >>> read_hypothesis("0 < x", positive(0.0)).holds, read_hypothesis("0 < x", positive(1e-9)).holds
+    (False, True)
+    """
+    return Inequality(SMALLEST, value)
 
 
 class Equality(NamedTuple):
@@ -37,6 +60,25 @@ class Equality(NamedTuple):
     lhs: Float[Array, "..."] | float
     rhs: Float[Array, "..."] | float
     tolerance: Float[Array, "..."] | float
+    ends: Ends | None = None
+
+
+class NotChecked(NamedTuple):
+    """A conclusion that was not compared, because ``probe`` was not recorded.
+
+    The probe is the key of an empty dict, so that JAX passes the name along.
+    """
+
+    probe: dict[str, None]
+
+
+def not_checked(probe: str) -> NotChecked:
+    """A conclusion whose ingredient was not recorded.
+
+    >>> read_conclusion("weights stay", not_checked("distance")).relation
+    'not checked: distance was not recorded'
+    """
+    return NotChecked({probe: None})
 
 
 class Certificate(NamedTuple):
@@ -48,7 +90,7 @@ class Certificate(NamedTuple):
     """
 
     hypotheses: dict[str, Inequality]
-    conclusions: dict[str, Inequality | Equality]
+    conclusions: dict[str, Inequality | Equality | NotChecked]
     constants: dict[str, Any] = {}  # noqa: RUF012 (never changed)
     predicted_rate: Float[Array, ""] | float = float("nan")
     measured_rate: Float[Array, ""] | float = float("nan")
@@ -65,7 +107,7 @@ class Verdict(StrEnum):
 
 
 class Reading(NamedTuple):
-    """An inequality at its tightest point. ``holds`` is None where float64 does not decide."""
+    """An inequality at its tightest point. ``holds`` is None where arithmetic does not decide."""
 
     name: str
     lhs: float
@@ -74,6 +116,11 @@ class Reading(NamedTuple):
     margin: float
     at: int | None  # position of the tightest point, if the inequality has many
     relation: str = "<="
+
+    @property
+    def checked(self) -> bool:
+        """Whether it was compared at all."""
+        return self.relation in ("<=", "=")
 
 
 def _margin(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
@@ -84,16 +131,40 @@ def _margin(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(lhs) & np.isfinite(rhs), margin, -1.0)
 
 
-def _points(inequality: Inequality | Equality) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    arrays = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in inequality))
-    return tuple(np.atleast_1d(a).ravel() for a in arrays)  # type: ignore[return-value]
+class _Points(NamedTuple):
+    """Both sides as floats, their ends, and the resolution; one entry per point."""
+
+    lhs: np.ndarray
+    rhs: np.ndarray
+    lhs_low: np.ndarray
+    lhs_high: np.ndarray
+    rhs_low: np.ndarray
+    rhs_high: np.ndarray
+    resolution: np.ndarray
 
 
-def _reading(name: str, inequality: Inequality | Equality, decided: np.ndarray) -> Reading:
+def _points(inequality: Inequality | Equality, rtol: float) -> _Points:
+    """Floats that nothing encloses are trusted up to ``rtol`` of the larger side."""
+    lhs, rhs, resolution, ends = inequality
+    if ends is None:
+        sides = [np.asarray(x, np.float64) for x in (lhs, rhs)]
+        if isinstance(inequality, Inequality):
+            with np.errstate(invalid="ignore"):
+                largest = np.maximum(np.abs(sides[0]), np.abs(sides[1]))
+                resolution = rtol * largest + np.asarray(resolution)
+        ends = Ends((lhs, lhs), (rhs, rhs), resolution)
+    given = (lhs, rhs, *ends.lhs, *ends.rhs, ends.resolution)
+    arrays = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in given))
+    return _Points(*(np.atleast_1d(a).ravel() for a in arrays))
+
+
+def _reading(
+    name: str, inequality: Inequality | Equality, points: _Points, decided: np.ndarray
+) -> Reading:
     """Gather elementwise decisions (+1 holds, 0 undecided, -1 fails) into one line."""
-    lhs, rhs, within = _points(inequality)
+    lhs, rhs = points.lhs, points.rhs
     equality = isinstance(inequality, Equality)
-    margin = _margin(np.abs(lhs - rhs), within) if equality else _margin(lhs, rhs)
+    margin = _margin(np.abs(lhs - rhs), points.resolution) if equality else _margin(lhs, rhs)
     worst = int(np.lexsort((margin, decided))[0])  # a failed point before an undecided one
     holds = {1: True, 0: None, -1: False}[int(decided[worst])]
     at = worst if np.ndim(inequality.lhs) or np.ndim(inequality.rhs) else None
@@ -102,30 +173,44 @@ def _reading(name: str, inequality: Inequality | Equality, decided: np.ndarray) 
 
 
 def read_hypothesis(name: str, inequality: Inequality, rtol: float = RTOL) -> Reading:
-    """Judge an assumption: it must hold by more than rounding. Infinite bounds never hold."""
-    lhs, rhs, resolution = _points(inequality)
-    with np.errstate(invalid="ignore"):
-        slack = rhs - lhs
-        tolerance = rtol * np.maximum(np.abs(lhs), np.abs(rhs)) + resolution
-        decided = np.where(slack > tolerance, 1, np.where(slack < -tolerance, -1, 0))
-    finite = np.isfinite(lhs) & np.isfinite(rhs)
-    return _reading(name, inequality, np.where(finite, decided, -1))
+    """Judge an assumption: it must hold for everything that its enclosures contain.
 
-
-def read_conclusion(name: str, inequality: Inequality | Equality, rtol: float = RTOL) -> Reading:
-    """Judge a conclusion: equality is fine, a measured NaN or infinity fails.
-
-    A bound that is itself not finite decides nothing, nor does an excess within rounding.
+    An infinite side fails, and so does a side that is not a number, unless that is only rounding:
+    then its enclosure is endless and decides nothing.
     """
-    lhs, rhs, resolution = _points(inequality)
+    p = _points(inequality, rtol)
+    with np.errstate(invalid="ignore"):
+        sure = p.rhs_low - p.lhs_high > p.resolution
+        broken = p.lhs_low - p.rhs_high > p.resolution
+    decided = np.where(sure, 1, np.where(broken, -1, 0))
+    endless = np.isinf(p.lhs) | np.isinf(p.rhs)
+    missing = (np.isnan(p.lhs) | np.isnan(p.rhs)) & (inequality.ends is None)
+    return _reading(name, inequality, p, np.where(endless | missing, -1, decided))
+
+
+def read_conclusion(
+    name: str, inequality: Inequality | Equality | NotChecked, rtol: float = RTOL
+) -> Reading:
+    """Judge a conclusion: equality is fine, a NaN on either side fails, and so does infinity.
+
+    An infinite bound decides nothing, nor does an excess within the enclosures and the resolution.
+    """
+    if isinstance(inequality, NotChecked):
+        (probe,) = inequality.probe
+        nan = float("nan")
+        return Reading(name, nan, nan, None, nan, None, f"not checked: {probe} was not recorded")
+    p = _points(inequality, rtol)
     with np.errstate(invalid="ignore"):
         if isinstance(inequality, Equality):
-            decided = np.where(np.abs(lhs - rhs) <= resolution, 1, -1)
+            near = np.abs(p.lhs - p.rhs) <= p.resolution
+            apart = np.maximum(p.lhs_low - p.rhs_high, p.rhs_low - p.lhs_high) > p.resolution
+            decided = np.where(near, 1, np.where(apart, -1, 0))
         else:
-            tolerance = rtol * np.maximum(np.abs(lhs), np.abs(rhs)) + resolution
-            decided = np.where(lhs <= rhs, 1, np.where(lhs - rhs <= tolerance, 0, -1))
-    decided = np.where(np.isfinite(lhs), decided, -1)
-    return _reading(name, inequality, np.where(np.isfinite(rhs), decided, 0))
+            beyond = p.lhs_low - p.rhs_high > p.resolution
+            decided = np.where(p.lhs <= p.rhs, 1, np.where(beyond, -1, 0))
+    decided = np.where(np.isinf(p.rhs) & np.isfinite(p.lhs), 0, decided)
+    broken = ~np.isfinite(p.lhs) | np.isnan(p.rhs)
+    return _reading(name, inequality, p, np.where(broken, -1, decided))
 
 
 def readings(certificate: Certificate, rtol: float = RTOL) -> tuple[list[Reading], list[Reading]]:
@@ -145,7 +230,8 @@ def verdict(certificate: Certificate, rtol: float = RTOL) -> Verdict:
     >>> judge(Inequality(1.0, 1.0), fine)
     'unresolved'
     """
-    assumed, concluded = ([each.holds for each in part] for part in readings(certificate, rtol))
+    parts = readings(certificate, rtol)
+    assumed, concluded = ([each.holds for each in part if each.checked] for part in parts)
     if False in assumed:
         return Verdict.NOT_APPLICABLE
     if None in assumed or not concluded:

@@ -152,6 +152,7 @@ def _readings(lines: list[Reading], title: str) -> Table:
     rows = [
         (escape(r.name), number(r.lhs), f"{r.relation} {number(r.rhs)}", signed(r.margin),
          _HOLDS[r.holds])
+        if r.checked else (escape(r.name), "", r.relation, "", "")
         for r in lines
     ]  # fmt: skip
     return table(title, "left side", "right side", "margin", "holds", rows=rows)
@@ -232,7 +233,8 @@ def explain(outcome: Verdict, hypotheses: list[Reading], conclusions: list[Readi
     """A verdict as a sentence."""
     failed = [line.name for line in hypotheses if line.holds is False]
     broken = [line.name for line in conclusions if line.holds is False]
-    open_ = [line.name for line in (*hypotheses, *conclusions) if line.holds is None]
+    lines = (*hypotheses, *conclusions)
+    open_ = [line.name for line in lines if line.holds is None and line.checked]
     return {
         Verdict.HOLDS: "Every hypothesis holds, and the run obeys every conclusion.",
         Verdict.NOT_APPLICABLE: "The theorem says nothing about this run, which may still "

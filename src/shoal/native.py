@@ -17,6 +17,8 @@ import shutil
 import subprocess
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextvars import ContextVar
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,12 +31,27 @@ REAL = {"float32": "float", "float64": "double"}
 _compiling = threading.Lock()
 
 
+_FORMULAS: ContextVar[bool] = ContextVar("formulas", default=False)
+
+
+@contextlib.contextmanager
+def formulas_only() -> Iterator[None]:
+    """Inside, nothing is compiled from C: what is traced consists of JAX's own operations."""
+    token = _FORMULAS.set(True)
+    try:
+        yield
+    finally:
+        _FORMULAS.reset(token)
+
+
 def kernel(source: Path, handler: str, precision: str) -> tuple[str, ctypes.CDLL] | None:
     """A handler of a C file for one precision: the name that XLA knows it by, and its library.
 
     None if it cannot be had here.
     """
     if os.environ.get("SHOAL_NATIVE") == "0" or jax.default_backend() != "cpu":
+        return None
+    if _FORMULAS.get():
         return None
     with _compiling:
         return _kernel(source, handler, precision)

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shoal import trees
+from shoal import native, trees
+from shoal.certificates import Ends, NotChecked
 from shoal.diagnostics import dynamics
 from shoal.errors import InputError
 from shoal.lab import probes as generic
@@ -28,6 +29,9 @@ from shoal.models import predict
 from shoal.runtime import cores, in_float64, numpy_tree
 from shoal.theory.kernel_regime import predicted_residual
 from shoal.training import Trajectory, record, segment, spacing
+from shoal.verified.balls import Refusal
+from shoal.verified.enclose import NoRule, enclosed
+from shoal.verified.intervals import Interval, Truth
 
 CACHED = 2**17
 """Numbers that one core's cache holds, roughly: runs are batched up to this."""
@@ -357,10 +361,86 @@ def _certificates(setup: Setup, run: Trajectory, *, certificate: Callable) -> An
 
 @in_float64
 def certificates(setup: Setup, run: Trajectory, certificate: Callable) -> list[Any]:
-    """Compare a theorem with every run; bounds are computed in float64."""
+    """Compare a theorem with every run: floats for the reader, enclosures for the verdict."""
     exact, seen = setup.astype("float64"), run._replace(params=())
     stacked = numpy_tree(_certificates(exact, seen, certificate=certificate))
-    return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(setup.num_runs)]
+    found = [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(setup.num_runs)]
+    return _with_ends(found, exact, seen, certificate)
+
+
+def _sides(certificate: Callable, start: Setup, seen: Trajectory) -> dict:
+    """Left side, right side and resolution of everything that a theorem compares."""
+    found = certificate(start.replace(setting=start.setting.settled()), seen)
+    parts = {"hypotheses": found.hypotheses, "conclusions": found.conclusions}
+    return {
+        part: {k: one[:3] for k, one in lines.items() if not isinstance(one, NotChecked)}
+        for part, lines in parts.items()
+    }
+
+
+def _with_ends(
+    found: list[Any], setup: Setup, seen: Trajectory, certificate: Callable
+) -> list[Any]:
+    """Certificates with the ends that enclose their sides.
+
+    A theorem that uses what has no enclosure (a primitive without a rule) is judged by its floats.
+    """
+    runs = [(setup.one(i), jax.tree.map(lambda x, i=i: np.asarray(x)[i], seen))
+            for i in range(setup.num_runs)]  # fmt: skip
+    leaves, structure = jax.tree.flatten(runs[0])
+    shapes = tuple((np.shape(x), np.asarray(x).dtype.name) for x in leaves)
+    closed, tree = _traced(certificate, structure, shapes)
+    done = []
+    for one, arguments in zip(found, runs, strict=True):
+        try:
+            values = enclosed(closed, jax.tree.leaves(arguments))
+        except NoRule:
+            return found
+        except Refusal:
+            values = [None] * tree.num_leaves
+        ends = [_Leaf(value) for value in values]
+        done.append(_merged(one, jax.tree.unflatten(tree, ends)))
+    return done
+
+
+@functools.lru_cache(maxsize=64)
+def _traced(certificate: Callable, structure: Any, shapes: tuple) -> tuple[Any, Any]:
+    """The jaxpr of what a theorem compares, and the structure of its outputs."""
+    given = [jax.ShapeDtypeStruct(shape, name) for shape, name in shapes]
+    sides = functools.partial(_sides, certificate)
+    with native.formulas_only():
+        closed, shape = jax.make_jaxpr(sides, return_shape=True)(
+            *jax.tree.unflatten(structure, given)
+        )
+    return closed, jax.tree.structure(shape)
+
+
+class _Leaf:
+    """An enclosure as a leaf of a tree."""
+
+    def __init__(self, value: Any) -> None:
+        """None is not known at all."""
+        if isinstance(value, Truth):
+            value = Interval(value.sure * 1.0, value.possible * 1.0)
+        elif value is not None and not isinstance(value, Interval):
+            value = Interval(value * 1.0, value * 1.0)
+        self.ends = (-np.inf, np.inf) if value is None else tuple(value)
+
+
+def _merged(certificate: Any, ends: dict) -> Any:
+    """The certificate with ends for every line."""
+
+    def line(one: Any, sides: Any) -> Any:
+        if isinstance(one, NotChecked):
+            return one
+        lhs, rhs, resolution = (side.ends for side in sides)
+        return one._replace(ends=Ends(lhs, rhs, resolution[1]))
+
+    return certificate._replace(
+        **{part: OrderedDict((k, line(one, ends[part].get(k))) for k, one in
+                             getattr(certificate, part).items())
+           for part in ("hypotheses", "conclusions")}
+    )  # fmt: skip
 
 
 def final_states(setup: Setup, run: Trajectory) -> dict[str, np.ndarray] | None:

@@ -475,9 +475,9 @@ class OwnModel:
 
     def all_theorems(self) -> tuple[Any, ...]:
         """What can be said of any model."""
-        from shoal.lab.theorem import KERNEL_REGIME
+        from shoal.lab.theorem import EVERY_MODEL
 
-        return (KERNEL_REGIME,)
+        return EVERY_MODEL
 
     def theorem_of(self, key: str) -> Any:
         """A theorem by its key."""

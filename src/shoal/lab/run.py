@@ -255,7 +255,8 @@ def _with_steps(setup: Setup, step_size: Any) -> tuple[Setup, str, tuple[str, ..
     if isinstance(step_size, str | Theorem):
         theorem, step_size = theorem_of(setup, step_size), None
         more = theorem.probes
-        if setup.step_size is None and theorem.largest_step is not None:
+        limited = theorem.largest_step is not None or theorem.facts is not None
+        if setup.step_size is None and limited:
             steps = allowed_steps(setup, theorem)
             none = np.isnan(steps)
             if not none.all():

@@ -3,15 +3,24 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
-from shoal.certificates import Certificate, Inequality, readings, verdict
+from shoal import trees
+from shoal.certificates import Certificate, Inequality, condition, readings, verdict
 from shoal.errors import InputError, nearest
 from shoal.lab import engine
 from shoal.lab.probes import probe_names
 from shoal.lab.setup import Setup
+from shoal.linalg import norm_fro
 from shoal.models import predict
+from shoal.runtime import in_float64
+from shoal.theory.descent import ROOM, Ball, Split, descent_in
 from shoal.theory.kernel_regime import kernel_regime as compare_with_kernel
+from shoal.verified import balls
+from shoal.verified.balls import Refusal
+from shoal.verified.enclose import enclosure_width
+from shoal.verified.facts import RADII, facts, on_balls
 
 if TYPE_CHECKING:
     from shoal.lab.run import Run
@@ -34,6 +43,8 @@ class Theorem(NamedTuple):
       (``run.probes.get``): without them it checks less.
     - ``largest_step(setup)``: the largest step that it allows; NaN where it allows none.
     - ``covers(setting)``: whether it is about this model at all.
+    - ``facts(setup)``: numbers that are proved of one start outside of JAX; ``certificate`` finds
+      them among ``run.probes``. ``largest_step`` among them is the largest step that is allowed.
     """
 
     key: str
@@ -45,6 +56,7 @@ class Theorem(NamedTuple):
     needs: tuple[str, ...] = ()
     largest_step: Callable[[Setup], Any] | None = None
     covers: Callable[[Any], bool] = lambda _: True
+    facts: Callable[[Setup], dict[str, float]] | None = None
 
     def covers_method(self, method: Any) -> bool:
         """Whether it covers a training rule."""
@@ -131,7 +143,7 @@ def theorem_of(setup: Setup, theorem: Any) -> Theorem:
     key = str(theorem).rpartition(".")[2]
     if setup.paper:
         return setup.paper.theorem_of(key)
-    return named_theorem(key, (KERNEL_REGIME,), setup.name)
+    return named_theorem(key, EVERY_MODEL, setup.name)
 
 
 def named_theorem(key: str, theorems: Iterable[Theorem], owner: str) -> Theorem:
@@ -148,6 +160,8 @@ def require_covered(setup: Setup, theorem: Theorem) -> None:
     if not theorem.covers(setting):
         more = f"; see docs/theory/{setup.name}.md." if setup.paper else "."
         raise InputError(f"{theorem.key} does not cover this model{more}")
+    if theorem.facts is not None and (not setup.has_samples or setup.squares_weight is None):
+        raise InputError(f"{theorem.key} needs a squared loss (loss='squares' or 'mean_squares').")
     if "kernel_distance" in theorem.needs and setup.abstractly(Setup.kernel) is None:
         why = "no samples" if not setup.has_samples else "another loss, or too many outputs"
         msg = f"{theorem.key} needs the tangent kernel of a squared loss; this setup has {why}."
@@ -176,6 +190,8 @@ def certify(run: "Run", theorem: Any) -> Certificates:
             f"{chosen.key} needs {lacking}, which was not recorded; train with "
             f'probes=["+{lacking}"] (command line: --probes +{lacking}).'
         )
+    if chosen.facts is not None:
+        seen = seen._replace(probes=seen.probes | _facts(setup, chosen.facts))
     try:
         return Certificates(run, chosen, engine.certificates(setup, seen, chosen.certificate))
     except KeyError as error:
@@ -204,12 +220,22 @@ def _recorded_throughout(run: "Run") -> dict[str, Any]:
 def allowed_steps(setup: Setup, theorem: Any) -> np.ndarray:
     """For every seed, the largest step that a theorem allows; NaN where it allows none."""
     chosen = theorem_of(setup, theorem)
+    if chosen.facts is not None:
+        return _facts(setup, chosen.facts)["largest_step"]
     if chosen.largest_step is None:
         raise InputError(f"{chosen.key} does not say which steps it allows.")
     return engine.per_start(setup.replace(step_size=None), chosen.largest_step)
 
 
-# ------------------------------------------------------------------- a theorem about every model
+@in_float64
+def _facts(setup: Setup, facts: Callable[[Setup], dict[str, float]]) -> dict[str, np.ndarray]:
+    """What is proved of every start, with a leading axis of runs."""
+    exact = setup.astype("float64")
+    found = [facts(exact.one(i)) for i in range(setup.num_runs)]
+    return {name: np.array([each[name] for each in found]) for name in found[0]}
+
+
+# ------------------------------------------------------------------- theorems about every model
 
 
 def _kernel_regime(setup: Setup, run: Any) -> Certificate:
@@ -217,11 +243,21 @@ def _kernel_regime(setup: Setup, run: Any) -> Certificate:
     K0, size = setup.kernel()(setup.params0), setup.setting.output_size(setup)
     e0 = (predict(setup.network, setup.params0, setup.inputs) - setup.targets).ravel()
     half_sum = run._replace(risk=run.risk * (0.5 / weight))
-    found = compare_with_kernel(K0, e0, setup.step_size, half_sum, output_size=size)
+    noise = _kernel_noise(K0, run.risk.dtype)
+    found = compare_with_kernel(
+        K0, e0, setup.step_size, half_sum, output_size=size, kernel_noise=noise
+    )
     extra = getattr(setup.setting, "kernel_hypotheses", None)
     more: dict[str, Inequality] = {} if extra is None else extra(run)
     curves = {name: y * (weight / 0.5) for name, y in found.curves.items()}
     return found._replace(hypotheses=found.hypotheses | more, curves=curves)
+
+
+def _kernel_noise(K0: Any, precision: Any) -> Any:
+    """Error of the recorded distance between two kernels: each is rounded like the first."""
+    finest = jnp.finfo(jnp.float64).eps
+    wide = norm_fro(enclosure_width(K0)) + 8 * len(K0) * finest * norm_fro(K0)
+    return 2 * jnp.finfo(precision).eps / finest * wide
 
 
 KERNEL_REGIME = Theorem(
@@ -234,3 +270,66 @@ KERNEL_REGIME = Theorem(
     probes=("kernel_distance",),
     needs=("kernel_distance",),
 )
+
+
+def _jet_facts(setup: Setup) -> dict[str, float]:
+    r"""A ball around one start, and bounds of the Jacobian on it by norm jets.
+
+    In units of $\tfrac12\lVert r\rVert^2$: steps are twice the loss's weight times the step size.
+    """
+    from shoal.lab.proof import question_of  # proofs are about runs, which are about theorems
+
+    nothing = dict.fromkeys(("jet_radius", "jet_alpha", "jet_beta", "jet_lipschitz"), np.nan)
+    try:
+        question = question_of(setup, setup.params0, 1.0).question
+        found = facts(question)
+        balls_ = on_balls(question, found, RADII)
+    except Refusal:
+        return nothing | {"largest_step": np.nan}
+    alpha = np.maximum(balls.down(found.sigma - balls.up(balls_.L * balls_.radii)), 0.0)
+    reach = balls.down(Split().c * balls_.radii * alpha)
+    fits = [k for k, reason in enumerate(balls_.reasons) if not reason and np.isfinite(reach[k])]
+    enough = [k for k in fits if reach[k] > found.residual_norm]
+    if not fits:
+        return nothing | {"largest_step": np.nan}
+    k = enough[0] if enough else max(fits, key=lambda k: reach[k])
+    beta, L = float(balls_.beta[k]), float(balls_.L[k])
+    turn = L * found.residual_norm
+    step = min(Split().a / beta**2 if beta > 0 else np.inf, Split().b / turn if turn > 0 else np.inf)
+    weight: Any = setup.squares_weight
+    allowed = (1 - ROOM) * step / (2 * weight) if enough and np.isfinite(step) else np.nan
+    return {
+        "jet_radius": float(RADII[k]), "jet_alpha": float(alpha[k]), "jet_beta": beta,
+        "jet_lipschitz": L, "largest_step": allowed,
+    }  # fmt: skip
+
+
+def _theorem_d0(setup: Setup, run: Any) -> Certificate:
+    weight: Any = setup.squares_weight
+    e0 = (predict(setup.network, setup.params0, setup.inputs) - setup.targets).ravel()
+    half_sum = run._replace(risk=run.risk * (0.5 / weight))
+    names = ("jet_radius", "jet_alpha", "jet_beta", "jet_lipschitz")
+    ball = Ball(*(run.probes[name] for name in names))
+    ratios = [setup.step_ratios[name] for name in setup.trained]
+    alike = jnp.all(jnp.stack([jnp.asarray(r, float) == 1 for r in ratios]))
+    found = descent_in(
+        ball, norm_fro(e0), 2 * weight * setup.step_size, half_sum,
+        output_size=setup.setting.output_size(setup), weights_size=trees.norm(setup.params0),
+    )  # fmt: skip
+    curves = {name: y * (weight / 0.5) for name, y in found.curves.items()}
+    same = {"all trained blocks move at one step": condition(alike)}
+    return found._replace(hypotheses=same | found.hypotheses, curves=curves)
+
+
+THEOREM_D0 = Theorem(
+    key="theorem_d0",
+    statement="Inside a ball around the start, every step of gradient descent contracts the "
+    "residual by 1 - c step alpha^2; alpha, beta and L_J are proved by norm jets.",
+    source="ours; proof in docs/theory/qin2025.md, jets in docs/theory/prove.md",
+    certificate=_theorem_d0,
+    method="gd",
+    probes=("distance",),
+    facts=_jet_facts,
+)
+EVERY_MODEL = KERNEL_REGIME, THEOREM_D0
+"""Theorems that need nothing but a squared loss."""

@@ -140,8 +140,10 @@ _HOLDS = {True: "yes", False: "no", None: "?"}
 
 
 def _cells(line: dict[str, Any]) -> tuple[str, ...]:
+    if (relation := line.get("relation", "<=")).startswith("not checked"):
+        return line["name"], "", relation, "–", ""
     margin = "–" if line["margin"] is None else visit.signed(line["margin"])
-    right = f"{'=' if line.get('relation') == '=' else '≤'} {number(line['rhs'])}"
+    right = f"{'=' if relation == '=' else '≤'} {number(line['rhs'])}"
     return line["name"], number(line["lhs"]), right, margin, _HOLDS[line["holds"]]
 
 

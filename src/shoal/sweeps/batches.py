@@ -160,7 +160,9 @@ def _certificate_cells(key: str, certificate: Certificate) -> dict[str, Any]:
     return {
         key: str(verdict(certificate)),
         f"{key}_hypotheses_margin": min((h.margin for h in hypotheses), default=None),
-        f"{key}_conclusions_margin": min((c.margin for c in conclusions), default=None),
+        f"{key}_conclusions_margin": min(
+            (c.margin for c in conclusions if c.checked), default=None
+        ),
         f"{key}_predicted_rate": float(certificate.predicted_rate),
         f"{key}_measured_rate": float(certificate.measured_rate),
     }

@@ -10,15 +10,24 @@ $$\lVert r_{t+1}\rVert\le(1-c\,\eta\,\alpha^2)\lVert r_t\rVert.$$
 The statement and its proof (``docs/theory/qin2025.md``) are ours.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from shoal._typing import Any, Array, Callable, Float, Scalar
-from shoal.certificates import Certificate, Equality, Inequality, share_lost
+from shoal.certificates import (
+    Certificate,
+    Equality,
+    Inequality,
+    NotChecked,
+    not_checked,
+    share_lost,
+)
 from shoal.linalg import sigma_min, singular_values
 from shoal.training import Trajectory
+from shoal.verified.enclose import chosen, enclosure_width
 
 RADII = (-18.0, 6.0)
 """Exponents of ten between which radii are tried."""
@@ -97,8 +106,17 @@ def smallest_ball(
     r"""The smallest ball with $c\,\varrho\,\alpha(\varrho)\ge\lVert r_0\rVert$, and $r_{\max}$.
 
     It gives the longest step and the best rate. If there is none, the ball at the maximum is
-    returned. First the maximum is narrowed down, then the first radius from the left that is wide
-    enough; both in one loop, so that the bounds are compiled once.
+    returned.
+    """
+    high, _, top = _search(ball_at, residual, split)
+    return ball_at(10**high), top
+
+
+def _search(ball_at: BallAt, residual: Scalar, split: Split) -> tuple[Array, Array, Array]:
+    """Logarithms of the smallest radius and of that of the maximum, and the maximum.
+
+    First the maximum is narrowed down, then the first radius from the left that is wide enough;
+    both in one loop, so that the bounds are compiled once.
     """
     whole = jnp.asarray(RADII[0], float), jnp.asarray(RADII[1], float)
 
@@ -119,8 +137,8 @@ def smallest_ball(
         return jnp.where(turning, whole[0], low), jnp.where(turning, best, high), best, top
 
     start = (*whole, whole[0], jnp.zeros(()))
-    _, high, _, top = jax.lax.fori_loop(0, TO_THE_TOP + TO_THE_EDGE, look, start)
-    return ball_at(10**high), top
+    _, high, best, top = jax.lax.fori_loop(0, TO_THE_TOP + TO_THE_EDGE, look, start)
+    return high, best, top
 
 
 def largest_step(ball: Ball, residual: Scalar, split: Split = Split()) -> Array:  # noqa: B008
@@ -132,65 +150,108 @@ def largest_step(ball: Ball, residual: Scalar, split: Split = Split()) -> Array:
 
 def allowed_step(ball_at: BallAt, residual: Scalar, split: Split = Split()) -> Array:  # noqa: B008
     """The largest step that theorem D0 allows; NaN where no ball is wide enough."""
-    ball, top = smallest_ball(ball_at, residual, split)
-    return jnp.where(residual <= top, largest_step(ball, residual, split), jnp.nan)
+    ball, top = smallest_ball(ball_at, residual * (1 + ROOM), split)
+    allowed = (1 - ROOM) * largest_step(ball, residual, split)
+    return jnp.where(residual * (1 + ROOM) <= top, allowed, jnp.nan)
 
 
 def ball_descent(
     ball_at: BallAt, residual: Scalar, step_size: Scalar, run: Trajectory, *,
-    output_size: Scalar, split: Split = Split(),  # noqa: B008
+    output_size: Scalar, weights_size: Scalar = 0.0, split: Split = Split(),  # noqa: B008
     hypotheses: dict[str, Inequality] | None = None, constants: dict[str, Any] | None = None,
 ) -> Certificate:  # fmt: skip
     r"""Compare a run of gradient descent with theorem D0.
 
     ``residual`` is $\lVert r_0\rVert$; ``run.risk`` must be $\tfrac12\lVert r\rVert^2$, and the
     probe ``distance``, if recorded, is compared with the radius. ``output_size`` is the size of the
-    numbers whose sums are outputs (and of targets): it sets the rounding error of a residual.
+    numbers whose sums are outputs (and of targets), ``weights_size`` the norm of all weights: they
+    set the rounding errors of a residual and of a step.
+    """
+    r0 = jnp.asarray(residual, float)
+    radius, widest = chosen(functools.partial(_radii, ball_at, split=split))(r0)
+    at_top = ball_at(widest)
+    top = split.c * at_top.radius * at_top.alpha
+    found = descent_in(
+        ball_at(radius), r0, step_size, run, output_size=output_size, weights_size=weights_size,
+        split=split, constants={"r_max": top, "r_max over output size": top / output_size}
+        | (constants or {}),
+    )  # fmt: skip
+    wide = {"some ball is wide enough: |r_0| <= r_max": Inequality(r0, top)}
+    return found._replace(hypotheses=(hypotheses or {}) | wide | found.hypotheses)
+
+
+def descent_in(
+    ball: Ball, residual: Scalar, step_size: Scalar, run: Trajectory, *,
+    output_size: Scalar, weights_size: Scalar, split: Split = Split(),  # noqa: B008
+    constants: dict[str, Any] | None = None,
+) -> Certificate:  # fmt: skip
+    """Compare a run with theorem D0 on one ball; see `ball_descent`.
+
     Residuals so small that a step's guaranteed decrease is within rounding are not judged: a run
     comes to rest there. If that is so from the start, the verdict is *unresolved*.
     """
     r0 = jnp.asarray(residual, float)
-    ball, top = smallest_ball(ball_at, r0, split)
     limit = largest_step(ball, r0, split)
     lost = split.c * step_size * ball.alpha**2
     factor = 1 - lost
-    r, t = jnp.sqrt(2 * run.risk), run.step
-    rounding = 64 * float(jnp.finfo(run.risk.dtype).eps) * output_size
-    least = jnp.maximum(1e-8 * output_size, rounding / lost)
-    visible = jnp.maximum(1e-12, rounding / r0)
-    seen, measured = r[:-1] > least, (r[1:] / r[:-1]) ** (1 / jnp.diff(t))
-    kept = factor ** jnp.diff(t)  # over the steps between two records
-    promised = jnp.where(jnp.any(seen), kept * r[:-1], jnp.nan)
-    contracts = Inequality(jnp.where(seen, r[1:], 0.0), promised, rounding)
-    curve = factor ** (2 * t) * run.risk[0]
-    judged = jnp.where(2 * curve > least**2, run.risk, jnp.minimum(run.risk, curve))
-    below = Inequality(judged, curve, rounding * (r + rounding))
-    concluded: dict[str, Inequality | Equality] = {
+    risk, t = run.risk.astype(jnp.float64), run.step
+    r = jnp.sqrt(2 * risk)
+    eps = float(jnp.finfo(run.risk.dtype).eps)
+    coarser = eps / float(jnp.finfo(jnp.float64).eps)
+    once = 4 * coarser * enclosure_width(r0) + 32 * eps * output_size
+    # a step rounds weights and gradient: both move the residual, by no more than beta says
+    per_step = eps * ball.beta * weights_size + jnp.minimum(step_size * ball.beta**2, 1.0) * once
+    span = jnp.diff(t).astype(float)
+    kept = factor**span  # over the steps between two records
+    noise = 2 * once + span * per_step
+    seen = (1 - kept) * r[:-1] > noise
+    promised = jnp.where(jnp.any(seen), kept * r[:-1], jnp.inf)
+    contracts = Inequality(jnp.where(seen, r[1:], 0.0), promised, noise)
+    curve = factor ** (2 * t) * r0**2 / 2
+    error = once + jnp.minimum(t.astype(float), jnp.where(lost > 0, 1 / lost, jnp.inf)) * per_step
+    resting = 2 * curve <= error**2
+    falls = jnp.where(t > 0, jnp.where(resting, jnp.minimum(risk, curve), risk), 0.0)
+    rounding = error * (r + error)
+    concluded: dict[str, Inequality | Equality | NotChecked] = {
+        "the run starts at its initial weights": Equality(risk[0], curve[0], rounding[0]),
         "each step contracts: |r_t+1| <= (1 - c step alpha^2) |r_t|": contracts,
-        "risk stays below the rate: L_t <= (1 - c step alpha^2)^2t L_0": below,
+        "risk stays below the rate: L_t <= (1 - c step alpha^2)^2t L_0": Inequality(
+            falls, curve, rounding
+        ),
+        "the run stays in the ball: distance <= |r_0| / (c alpha)": not_checked("distance"),
     }
     if "distance" in run.probes:
+        moved = run.probes["distance"].astype(jnp.float64)
         concluded["the run stays in the ball: distance <= |r_0| / (c alpha)"] = Inequality(
-            run.probes["distance"], r0 / (split.c * ball.alpha)
+            moved, r0 / (split.c * ball.alpha), (t + 1) * eps * (weights_size + moved)
         )
-    allowed = limit * (1 + 1e-8)  # the limit itself is allowed
+    measured = (r[1:] / r[:-1]) ** (1 / span)
     return Certificate(
         hypotheses={
-            **(hypotheses or {}),
-            "some ball is wide enough: |r_0| <= r_max": Inequality(r0, top),
-            "step <= min(a / beta^2, b / (L_J |r_0|))": Inequality(step_size, allowed),
-            "rounding leaves a step visible: 0 < c step alpha^2": Inequality(0.0, lost, visible),
+            "this ball is wide enough: |r_0| <= c radius alpha": Inequality(
+                r0, split.c * ball.radius * ball.alpha
+            ),
+            "step <= min(a / beta^2, b / (L_J |r_0|))": Inequality(step_size, limit),
         },
         conclusions=concluded,
         constants={
-            "|r_0|": r0, "r_max": top, "r_max over output size": top / output_size,
-            "radius": ball.radius, "alpha": ball.alpha, "beta": ball.beta, "L_J": ball.lipschitz,
-            "largest step": limit, "step": jnp.asarray(step_size, float), "factor": factor,
+            "|r_0|": r0, "radius": ball.radius, "alpha": ball.alpha, "beta": ball.beta,
+            "L_J": ball.lipschitz, "largest step": limit,
+            "step": jnp.asarray(step_size, float), "factor": factor,
             "worst measured factor": jnp.max(jnp.where(seen, measured, 0.0)),
-            "smallest c step alpha^2 that can be seen": visible,
             **(constants or {}),
         },
         predicted_rate=1 - factor**2,
         measured_rate=share_lost(run.risk, t[-1]),
         curves={"proved bound": curve},
     )  # fmt: skip
+
+
+ROOM = 1e-7
+"""Share of the residual by which a ball is chosen wider than it must be, for rounding."""
+
+
+def _radii(ball_at: BallAt, residual: Scalar, split: Split) -> tuple[Array, Array]:
+    """The radius to use and that of the largest residual; any radius makes a true statement."""
+    high, best, _ = _search(ball_at, residual * (1 + ROOM), split)
+    return 10**high, 10**best

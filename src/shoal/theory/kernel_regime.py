@@ -16,8 +16,10 @@ that the kernel along them is not the tangent kernel at their ends.
 import jax.numpy as jnp
 
 from shoal._typing import Array, Float, Int, Scalar
-from shoal.certificates import Certificate, Inequality, share_lost
+from shoal.certificates import Certificate, Equality, Inequality, positive, share_lost
+from shoal.linalg import norm_fro
 from shoal.training import Trajectory
+from shoal.verified.enclose import chosen, enclosure_width
 
 
 def predicted_residual(
@@ -46,34 +48,44 @@ def predicted_risk(
 
 def kernel_regime(
     K0: Float[Array, "N N"], e0: Float[Array, " N"], step_size: Scalar, trajectory: Trajectory,
-    *, output_size: Scalar,
+    *, output_size: Scalar, kernel_noise: Scalar = 0.0,
 ) -> Certificate:  # fmt: skip
     r"""Compare a run with the prediction of its initial kernel.
 
     Needs the probe ``kernel_distance``, $\lVert K_t-K_0\rVert$ (spectral norm), at every step.
     ``output_size`` is the size of the numbers whose sum is the output (and of the labels): it sets
-    the rounding error of a residual.
+    the rounding error of a residual. ``kernel_noise`` is what rounding adds to that probe.
     """
     eigenvalues = jnp.linalg.eigvalsh(K0)
     lambda_min, lambda_max = eigenvalues[0], eigenvalues[-1]
-    resolution = jnp.finfo(jnp.float64).eps * len(e0) * lambda_max
     q = jnp.maximum(jnp.abs(1 - step_size * lambda_min), jnp.abs(1 - step_size * lambda_max))
     t, missing = trajectory.step, jnp.full_like(trajectory.risk, jnp.nan)
-    drift = jnp.max(trajectory.probes.get("kernel_distance", missing))
+    drift = jnp.max(trajectory.probes.get("kernel_distance", missing)).astype(jnp.float64)
     E0 = jnp.sqrt(jnp.sum(e0**2))
-    predicted = predicted_risk(K0, e0, step_size, t)
-    gap = jnp.where(t > 0, jnp.abs(jnp.sqrt(2 * trajectory.risk) - jnp.sqrt(2 * predicted)), 0.0)
-    rounding = 64 * jnp.finfo(trajectory.risk.dtype).eps * (E0 + output_size)
-    moved = q + step_size * drift
-    allowed = (moved**t - q**t) * E0 + rounding
+    predicted = chosen(predicted_risk)(K0, e0, step_size, t)
+    risk = trajectory.risk.astype(jnp.float64)
+    seen, foretold = jnp.sqrt(2 * risk), jnp.sqrt(2 * predicted)
+    gap = jnp.where(t > 0, jnp.abs(seen - foretold), 0.0)
+    moved = q + step_size * (drift + kernel_noise)
+    # the exact bound: (moved^t - q^t) E_0; each step rounds the residual, and K_0 is rounded too
+    allowed = (moved**t - q**t) * E0
+    eps = float(jnp.finfo(trajectory.risk.dtype).eps)
+    coarser = eps / float(jnp.finfo(jnp.float64).eps)
+    once = 4 * coarser * norm_fro(enclosure_width(e0)) + 64 * eps * (E0 + output_size)
+    wide_K = norm_fro(enclosure_width(K0)) + 64 * len(e0) * jnp.finfo(jnp.float64).eps * lambda_max
+    steps = jnp.minimum(t.astype(float), jnp.where(moved < 1, 1 / (1 - moved), jnp.inf))
+    left = jnp.minimum(moved, 1.0) ** jnp.maximum(t - 1, 0)
+    rounding = once * (1 + steps) + t * left * step_size * wide_K * E0
     return Certificate(
         hypotheses={
-            "kernel is positive: 0 < lambda_min(K_0)": Inequality(resolution, lambda_min),
+            "kernel is positive: 0 < lambda_min(K_0)": positive(lambda_min),
             "step: gamma lambda_max(K_0) < 2": Inequality(step_size * lambda_max, 2.0),
             "recorded at every step": Inequality(jnp.max(jnp.diff(t)) * 1.0, 1.5),
             "kernel moves little: q + gamma max_t |K_t - K_0| < 1": Inequality(moved, 1.0),
         },
-        conclusions={"residual stays near the predicted one": Inequality(gap, allowed)},
+        conclusions={
+            "residual stays near the predicted one": Equality(seen, foretold, allowed + rounding)
+        },
         constants={
             "lambda_min": lambda_min, "lambda_max": lambda_max, "q": q, "Delta": drift, "E_0": E0,
             "gamma": jnp.asarray(step_size), "largest gap over E_0": jnp.max(gap) / E0,

@@ -131,6 +131,8 @@ def div(a: Ball, b: Ball) -> Ball:
 def dot(a: Ball, b: Ball) -> Ball:
     """Matrix product over the last axis of ``a`` and the last but one of ``b``."""
     count = a.shape[-1]
+    if count >= LONG and a.mid.ndim == b.mid.ndim == 2:
+        return _long_dot(a, b)
     mid = _matmul(a.mid, b.mid)
     big = np.abs(b.mid)
     rad = gamma(count + 2) * _matmul(np.abs(a.mid), big)
@@ -140,6 +142,24 @@ def dot(a: Ball, b: Ball) -> Ball:
     if a.rad.any():
         rad += _matmul(a.rad, big)
     return Ball(mid, up(rad, count))
+
+
+LONG = 2048
+"""Terms from which on a product is summed in pieces, whose errors do not add up as far."""
+
+
+def _long_dot(a: Ball, b: Ball) -> Ball:
+    """A product of two matrices over a long axis: pieces, and then their sum."""
+    piece = int(np.ceil(np.sqrt(a.shape[1])))
+    count = -(-a.shape[1] // piece)
+    spare = ((0, 0), (0, count * piece - a.shape[1]))
+
+    def cut(x: np.ndarray) -> np.ndarray:  # zeros add nothing, not even rounding
+        return np.pad(x, spare).reshape(len(x), count, piece).transpose(1, 0, 2)
+
+    left = Ball(*map(cut, a))
+    right = Ball(*(cut(x.T).transpose(0, 2, 1) for x in b))
+    return total(dot(left, right), axis=0)
 
 
 def _matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -113,3 +113,100 @@ def perron(matrices: np.ndarray) -> np.ndarray:
         x = np.maximum(x, 1e-13 * np.max(x, -1, keepdims=True))
         best = np.minimum(best, np.max((symmetric @ x[..., None])[..., 0] / x, -1))
     return np.where(good, up(up(best, size) * scale[..., 0, 0]), np.inf)
+
+
+def _defect(Q: np.ndarray) -> float:
+    """Upper bound of |I - Q'Q|, for columns that should be orthonormal."""
+    gram = balls.dot(balls.exact(Q.T), balls.exact(Q))
+    return balls.norm(balls.sub(balls.exact(np.eye(Q.shape[1])), gram))
+
+
+def _around(values: np.ndarray, share: float, extra: float) -> tuple[np.ndarray, np.ndarray]:
+    """Both sides of values that are right up to a share of themselves and an absolute error."""
+    wide = up(share * np.abs(values) + extra)
+    return np.nextafter(values - wide, -np.inf), np.nextafter(values + wide, np.inf)
+
+
+def singular_values(matrix: Ball) -> tuple[np.ndarray, np.ndarray]:
+    r"""Lower and upper bounds of all singular values, the largest first, of every matrix in a ball.
+
+    With a computed $A\approx USV^\top$, $\|I-U^\top U\|\le a$ and $\|I-V^\top V\|\le b$, those of
+    $USV^\top$ lie within $\sqrt{(1\pm a)(1\pm b)}$ times $S$, and by Weyl those of $A$ within
+    $\|A-USV^\top\|$ of them. The smallest is also bounded below by B2, which is closer.
+    """
+    mid, rad = matrix
+    count = min(mid.shape)
+    if count == 0:
+        return np.zeros(0), np.zeros(0)
+    nothing = np.zeros(count), np.full(count, np.inf)
+    if not (np.isfinite(mid).all() and np.isfinite(rad).all()):
+        return nothing
+    top = float(np.max(np.abs(mid), initial=0.0))
+    # scaled by a power of two, exactly but for underflow, which the radius of a product covers
+    scale = 2.0 ** float(np.clip(-np.frexp(top)[1], -1000, 1000)) if top > 0 else 1.0
+    scaled = Ball(mid * scale, up(rad * scale) if rad.any() else rad)
+    if (narrow := _by_gram(scaled, scale)) is not None:
+        return narrow
+    try:
+        U, S, Vt = np.linalg.svd(scaled.mid, full_matrices=False)
+    except np.linalg.LinAlgError:
+        return nothing
+    a, b = _defect(U), _defect(Vt.T)
+    if not (np.isfinite(S).all() and a < 0.5 and b < 0.5):
+        return nothing
+    product = balls.dot(balls.mul(balls.exact(U), balls.exact(S[None])), balls.exact(Vt))
+    away = balls.norm(balls.sub(scaled, product)) if top > 0 else balls.norm(scaled)
+    low, high = _around(S, up(a + b), away)
+    if S[-1] > 0 and low[-1] < (1 - FINE) * S[-1]:
+        wide = scaled if mid.shape[0] <= mid.shape[1] else Ball(scaled.mid.T, scaled.rad.T)
+        low[-1] = max(low[-1], sigma_min(wide))
+    return _ordered(low, high, scale)
+
+
+FINE = 1e-8
+"""Relative width up to which an enclosure is not sought to be narrower."""
+
+
+def _ordered(low: np.ndarray, high: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of values in descending order: each bounds its neighbours too."""
+    low = np.maximum(np.maximum.accumulate(low[::-1])[::-1], 0.0)
+    with np.errstate(over="ignore"):
+        return low / scale, np.minimum.accumulate(high) / scale
+
+
+def _by_gram(scaled: Ball, scale: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """Singular values of a long matrix from its small Gram matrix, if they come out narrow."""
+    short = scaled if scaled.shape[0] <= scaled.shape[1] else Ball(scaled.mid.T, scaled.rad.T)
+    if 8 * short.shape[0] > short.shape[1]:
+        return None
+    low, high = (x[::-1] for x in eigenvalues(balls.dot(short, Ball(short.mid.T, short.rad.T))))
+    if not low[-1] > (1 - FINE) * high[-1]:
+        return None
+    low, high = np.sqrt(low) * (1 - 4 * UNIT), np.sqrt(high) * (1 + 4 * UNIT)
+    return _ordered(low, high, scale)
+
+
+def eigenvalues(matrix: Ball) -> tuple[np.ndarray, np.ndarray]:
+    r"""Lower and upper bounds of all eigenvalues, ascending, of every symmetric matrix in a ball.
+
+    With $A\approx V\Lambda V^\top$ and $\|I-V^\top V\|\le a<1$: by Ostrowski those of
+    $V\Lambda V^\top$ lie within $(1\pm a)\Lambda$, and by Weyl those of A near them.
+    """
+    mid, rad = matrix
+    size = len(mid)
+    nothing = np.full(size, -np.inf), np.full(size, np.inf)
+    if not (np.isfinite(mid).all() and np.isfinite(rad).all()):
+        return nothing
+    extra = balls.norm(balls.exact(rad + 2 * UNIT * np.abs(mid) + 0.5 * np.abs(mid - mid.T)))
+    S = mid / 2 + mid.T / 2
+    try:
+        values, V = np.linalg.eigh(S)
+    except np.linalg.LinAlgError:
+        return nothing
+    a = _defect(V)
+    if not (np.isfinite(values).all() and a < 0.5):
+        return nothing
+    product = balls.dot(balls.mul(balls.exact(V), balls.exact(values[None])), balls.exact(V.T))
+    away = balls.norm(balls.sub(balls.exact(S), product))
+    low, high = _around(values, 2 * a, up(away + extra))
+    return np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]

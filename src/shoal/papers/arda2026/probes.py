@@ -17,6 +17,7 @@ from shoal.lab.setup import Setup
 from shoal.models import predict
 from shoal.papers.arda2026 import data, heads, teachers
 from shoal.papers.arda2026.heads import Weights
+from shoal.verified.enclose import chosen
 
 ON_THE_BOUNDARY = 1e-6
 """Relative distance from the radius below which a head counts as being on it."""
@@ -96,8 +97,16 @@ class Comparator(NamedTuple):
     norms: dict[str, Array]  # Of its transport, before it was projected into the set.
 
 
+INSIDE = 1 - 2.0**-40
+"""The comparator is moved towards the start by this factor, so that it is surely in the set."""
+
+
 def comparator(setup: Setup) -> Comparator:
-    """The teacher's transport at the student's heads, or the best linearised fit."""
+    """The teacher's transport at the student's heads, or the best linearised fit: a free choice."""
+    return Comparator(*chosen(_comparator)(setup))
+
+
+def _comparator(setup: Setup) -> tuple[Weights, dict[str, Array]]:
     setting, params0, inputs = setup.setting, setup.params0, setup.inputs
     if setting.comparator != "teacher":
         K = sum(heads.tangent_kernels(inputs, setting.sigma, block=setting.block)(params0).values())
@@ -109,7 +118,8 @@ def comparator(setup: Setup) -> Comparator:
     else:
         point = teachers.moved(params0, data.teacher(setting, params0))
     inside = teachers.nearest(params0, point, setting.limits)
-    return Comparator(inside, teachers.norms(params0, point))
+    inside = jax.tree.map(lambda W, V: W + INSIDE * (V - W), params0, inside)
+    return inside, teachers.norms(params0, point)
 
 
 PATH = ("error", "gradient", "linearisation", "linearisation_sup", "distance", "descent",
@@ -123,6 +133,7 @@ def path(setup: Setup) -> Probe:
     target = comparator(setup).point  # computed once, outside of the loop over steps
 
     def probe(params: Weights) -> dict[str, Array]:
+        params = trees.cast(params, "float64")
         difference = jax.tree.map(jnp.subtract, params, target)
         f = predict(network, params, inputs)
         e = teachers.along(network, params, inputs, difference) - (f - y)

@@ -86,6 +86,11 @@ def movement(params0: Any, params: Any) -> dict[str, Float[Array, " m"]]:
     return {name: len(params0.c) ** 0.5 * row_norms(W) for name, W in blocks.items()}
 
 
+def lengths(params: Any) -> dict[str, Float[Array, " m"]]:
+    """Norm of each row of each block."""
+    return {name: row_norms(W) for name, W in trees.blocks(params).items()}
+
+
 def norms(params0: Any, params: Any) -> dict[str, Float[Array, ""]]:
     """Norms of the transport that leads to given parameters: the largest movement of a head."""
     return {name: jnp.max(rows) for name, rows in movement(params0, params).items()}

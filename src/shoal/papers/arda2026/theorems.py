@@ -8,12 +8,14 @@ A and B bound the mean loss of a run, so they have no curve to draw beside the l
 the lower bound of C has one.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from shoal import trees
 from shoal._typing import Any, Array, Float, Scalar
-from shoal.certificates import Certificate, Inequality
+from shoal.certificates import Certificate, Inequality, condition, not_checked
 from shoal.lab.setup import Setup
 from shoal.lab.theorem import ANY_METHOD, KERNEL_REGIME
 from shoal.linalg import norm_fro
@@ -24,9 +26,11 @@ from shoal.papers.arda2026.model import PAPER
 from shoal.papers.arda2026.probes import PATH, comparator
 from shoal.papers.arda2026.teachers import Radii, linearised
 from shoal.training import Trajectory
+from shoal.verified.enclose import chosen, enclosure_width
 
-SLACK = 1e-6
-"""Relative excess up to which a norm counts as the bound itself: unit tokens, rho = nu."""
+ROOM = 1e-6
+"""Share by which the set and the bounds of tokens are taken larger than they are said to be, so that
+rounding does not decide what lies inside; all constants are those of the larger ones."""
 
 Inequalities = dict[str, Inequality]
 
@@ -57,15 +61,37 @@ def constants(
     }  # fmt: skip
 
 
-def _worst_case(setup: Setup, nu: Radii) -> dict[str, Any]:
+def _worst_case(setup: Setup, nu: Radii, radii: Radii) -> dict[str, Any]:
     """The constants that hold for the whole set."""
     setting = setup.setting
     return constants(
         setting.sigma, largest_U=jnp.max(jnp.linalg.norm(setup.params0.U, axis=1)),
-        radii=setting.limits, nu=nu, num_heads=setting.num_heads,
-        token_bound=setting.token_bound * (1 + SLACK),
-        query_bound=setting.query_bound * (1 + SLACK),
+        radii=radii, nu=nu, num_heads=setting.num_heads,
+        token_bound=setting.token_bound * (1 + ROOM),
+        query_bound=setting.query_bound * (1 + ROOM),
     )  # fmt: skip
+
+
+def _weights_rounding(setup: Setup, run: Trajectory) -> dict[str, Array]:
+    """How far the recorded movement of a head may be from that of the exact run, by block.
+
+    Weights are rounded at every step, and the projection puts them back.
+    """
+    eps, m = float(jnp.finfo(run.risk.dtype).eps), setup.setting.num_heads
+    limits = dict(zip("cUW", setup.setting.limits, strict=True))
+    sizes = {name: jnp.max(rows) for name, rows in teachers.lengths(setup.params0).items()}
+    return {name: 8 * eps * (m**0.5 * size + limits[name]) for name, size in sizes.items()}
+
+
+def _larger_radii(setup: Setup, run: Trajectory) -> Radii:
+    """The radii of a set in which the run surely stays, rounding included: a free choice."""
+
+    def larger(setup: Setup) -> Radii:
+        blur = _weights_rounding(setup, run)
+        limits = zip("cUW", setup.setting.limits, strict=True)
+        return tuple(limit * (1 + ROOM) + 4 * blur[name] for name, limit in limits)
+
+    return chosen(larger)(setup)
 
 
 def bound_a(V0: Scalar, G: Scalar, D: Scalar, error: Scalar, step: Scalar, tau: Scalar) -> Any:
@@ -95,16 +121,14 @@ def _hypotheses(setup: Setup, run: Trajectory) -> Inequalities:
     X, q = heads.split(setup.inputs)
     longest, asked = (jnp.max(jnp.linalg.norm(x, axis=-1)) for x in (X, q))
     found = {
-        "twins of opposite signs at the start": Inequality(_twins(setup.params0), 1e-9),
-        "tokens: max |X_t| <= token_bound": Inequality(longest, setting.token_bound * (1 + SLACK)),
-        "queries: max |q| <= query_bound": Inequality(asked, setting.query_bound * (1 + SLACK)),
+        "twins of opposite signs at the start": condition(_twins(setup.params0) == 0),
+        "tokens: max |X_t| <= token_bound": Inequality(longest, setting.token_bound * (1 + ROOM)),
+        "queries: max |q| <= query_bound": Inequality(asked, setting.query_bound * (1 + ROOM)),
     }
-    # rounding of a projection in the working precision
-    blur = 100 * jnp.finfo(run.risk.dtype).eps * setting.num_heads**0.5
-    for name, radius in zip("cUW", setting.limits, strict=True):
-        moved = jnp.max(run.probes.get(f"scaled_movement_{name}", jnp.nan))
-        key = f"iterates within the radius of {name}"
-        found[key] = Inequality(moved, radius * (1 + SLACK) + blur)
+    blur = _weights_rounding(setup, run)
+    for name, radius in zip("cUW", _larger_radii(setup, run), strict=True):
+        moved = jnp.max(run.probes.get(f"scaled_movement_{name}", jnp.nan)).astype(jnp.float64)
+        found[f"iterates within the radius of {name}"] = Inequality(moved, radius, blur[name])
     return found
 
 
@@ -118,7 +142,7 @@ def _of_mean(setup: Setup, run: Trajectory) -> tuple[Inequalities, dict, dict]:
     there = comparator(setup)
     hypotheses = _hypotheses(setup, run)
     for name, limit in zip("cUW", limits, strict=True):
-        bound = Inequality(there.norms[name], limit * (1 + SLACK))
+        bound = Inequality(there.norms[name], limit * (1 + ROOM))
         hypotheses[f"comparator within the radius of {name}"] = bound
     gaps = jnp.max(jnp.diff(run.step)) * 1.0
     hypotheses["recorded at every step"] = Inequality(gaps, 1.5)
@@ -132,47 +156,90 @@ def _of_mean(setup: Setup, run: Trajectory) -> tuple[Inequalities, dict, dict]:
         "eta": jnp.asarray(setup.step_size), "tau": run.step[-1] * 1.0,
     }  # fmt: skip
     nu = teachers.norms(params0, there.point)
-    worst = _worst_case(setup, (nu["c"], nu["U"], nu["W"]))
+    radii = _larger_radii(setup, run)
+    worst = _worst_case(setup, (nu["c"], nu["U"], nu["W"]), radii)
     worst["epsilon (worst case)"] = worst["B_lin"] + worst["B_cof"] + known["e_app"]
-    worst["D"] = worst["G"] * sum(r**2 for r in limits) ** 0.5 + known["y_rms"]
+    worst["D"] = worst["G"] * sum(r**2 for r in radii) ** 0.5 + known["y_rms"]
     return hypotheses, known, worst
+
+
+class Rounding(NamedTuple):
+    """How far what was recorded along a path may be from what it denotes."""
+
+    output: Array  # Of one output, root mean square.
+    risk: Array
+    descent: Array  # Of (5.1), first part, ...
+    steepness: Array  # ... second part, ...
+    nearer: Array  # ... and of (6.1), all at every record before the last.
+
+
+def _rounding(setup: Setup, run: Trajectory, known: dict) -> Rounding:
+    r"""From the sizes of what is computed.
+
+    An output errs by what its enclosure at the start is wide, and by what rounding the weights
+    changes, which is at most $G$ times as much; the rest follows by the formulas of (5.1), (6.1).
+    """
+    eps = float(jnp.finfo(run.risk.dtype).eps)
+    coarser = eps / float(jnp.finfo(jnp.float64).eps)
+    f = predict(setup.network, setup.params0, setup.inputs)
+    wide = jnp.sqrt(jnp.mean(enclosure_width(f) ** 2))
+    weights = trees.norm(setup.params0) + jnp.sqrt(known["V_0"])
+    L = jnp.abs(run.risk[:-1].astype(jnp.float64))
+    G2, distance = (run.probes[f"path_{k}"][:-1].astype(jnp.float64) for k in ("gradient", "distance"))
+    G, apart, root, step = jnp.sqrt(G2), jnp.sqrt(distance), jnp.sqrt(L), known["eta"]
+    output = 4 * coarser * wide + 64 * eps * (G * (weights + apart) + root + known["y_rms"])
+    risk = output * (2 * root + output)
+    error = output + 64 * eps * G * apart
+    slope = 2 * G * (output + 64 * eps * root)
+    descent = 2 * risk + 2 * root * error + slope * apart
+    steepness = 4 * G2 * (risk + 64 * eps * L) + slope * (4 * G * root + slope)
+    placed = 16 * eps * (weights + apart + step * 2 * G * root) + step * slope
+    gained = 4 * step * (risk + root * error + step * G2 * risk) + 64 * eps * step * (1 + step * G2) * L
+    nearer = 64 * eps * distance + placed * (2 * apart + placed) + gained
+    return Rounding(output, risk, descent, steepness, nearer)
 
 
 def _certificate(
     run: Trajectory, hypotheses: Inequalities, conclusions: dict[str, Any], bound: Array,
-    known: dict[str, Any], others: dict[str, Any],
+    known: dict[str, Any], others: dict[str, Any], rounding: Rounding,
 ) -> Certificate:  # fmt: skip
     first, best, mean, tau = run.risk[0], *(known[k] for k in ("best loss", "mean loss", "tau"))
     told = {"mean loss": mean, "best loss": best, "bound along the path": bound}
     told["bound along the path over mean loss"] = bound / mean
     return Certificate(
         hypotheses,
-        conclusions | _steps(run, known["eta"]),
+        conclusions | _steps(run, known["eta"], rounding),
         told | known | others,
         predicted_rate=1 - (jnp.minimum(bound, first) / first) ** (1 / tau),
         measured_rate=1 - (best / first) ** (1 / tau),
     )
 
 
-def _steps(run: Trajectory, step: Scalar) -> Inequalities:
+def _steps(run: Trajectory, step: Scalar, rounding: Rounding) -> Inequalities:
     """The inequalities (5.1) and (5.2) of every step, with the constants of that step."""
     L = run.risk[:-1].astype(jnp.float64)
     e, G2, distance, descent, steepness = (
         run.probes[f"path_{name}"].astype(jnp.float64)
         for name in ("error", "gradient", "distance", "descent", "steepness")
     )
-    eps = jnp.finfo(run.risk.dtype).eps
-    # what rounding may add; the first inequality is an equality where the error is zero
-    blur = (1e-11 if run.risk.dtype == jnp.float64 else 1e3 * eps) * (1 + distance[:-1] + L)
     gain = 4 * step * (L - e[:-1] * jnp.sqrt(L) - step * G2[:-1] * L)
-    least, nearer = 2 * L - 2 * e[:-1] * jnp.sqrt(L), distance[:-1] - gain + blur
+    least = 2 * L - 2 * e[:-1] * jnp.sqrt(L)
     return {
         "descent: <grad L, phi - comparator> >= 2 L - 2 e sqrt(L)": Inequality(
-            least, descent[:-1] + blur
+            least, descent[:-1], rounding.descent
         ),
-        "steepness: |grad L|^2 <= 4 G^2 L": Inequality(steepness[:-1], 4 * G2[:-1] * L + blur),
-        "each step comes nearer to the comparator": Inequality(distance[1:], nearer),
+        "steepness: |grad L|^2 <= 4 G^2 L": Inequality(
+            steepness[:-1], 4 * G2[:-1] * L, rounding.steepness
+        ),
+        "each step comes nearer to the comparator": Inequality(
+            distance[1:], distance[:-1] - gain, rounding.nearer
+        ),
     }
+
+
+def _mean_rounding(rounding: Rounding, step: Scalar) -> Array:
+    """What the errors of all steps add to the bound of the mean loss."""
+    return jnp.mean(rounding.nearer) / (4 * step) + jnp.mean(rounding.risk)
 
 
 _PATH_CONSTANTS = ("mean loss", "V_0", "epsilon (path)", "G^2 (path)", "eta", "tau")
@@ -195,13 +262,17 @@ def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
     mean, V0, error, G2, eta, tau = (known[name] for name in _PATH_CONSTANTS)
     on_path = bound_a(V0, jnp.sqrt(G2), jnp.sqrt(jnp.max(run.risk[:-1])), error, eta, tau)
     bound = bound_a(V0, worst["G"], worst["D"], worst["epsilon (worst case)"], eta, tau)
+    rounding = _rounding(setup, run, known)
+    blur = _mean_rounding(rounding, eta)
     conclusions = {
-        "mean loss, constants measured along the path": Inequality(mean, on_path),
-        "mean loss, worst case": Inequality(mean, bound),
-        "loss never above D^2": Inequality(run.risk, jnp.square(worst["D"])),
+        "mean loss, constants measured along the path": Inequality(mean, on_path, blur),
+        "mean loss, worst case": Inequality(mean, bound, blur),
+        "loss never above D^2": Inequality(
+            run.risk, jnp.square(worst["D"]), jnp.max(rounding.risk)
+        ),
     }
     others = {"bound in the worst case": bound} | worst
-    return _certificate(run, hypotheses, conclusions, on_path, known, others)
+    return _certificate(run, hypotheses, conclusions, on_path, known, others, rounding)
 
 
 @PAPER.theorem(**_OF_MEAN)
@@ -214,16 +285,22 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
     hypotheses, known, worst = _of_mean(setup, run)
     mean, V0, error, G2, eta, tau = (known[name] for name in _PATH_CONSTANTS)
     kappa, worst_kappa = 1 - eta * G2, 1 - eta * worst["G"] ** 2
-    hypotheses["step: 0 < kappa = 1 - eta G^2 (path)"] = Inequality(0.0, kappa)
+    rounding = _rounding(setup, run, known)
+    # the largest G^2 was recorded in floats: it may be off by what rounding makes of it
+    eps = float(jnp.finfo(run.risk.dtype).eps)
+    wide = enclosure_width(G2_start := _largest_gradient(setup))
+    noise = eta * (4 * eps / float(jnp.finfo(jnp.float64).eps) * wide + 64 * eps * (G2 + G2_start))
+    hypotheses["step: 0 < kappa = 1 - eta G^2 (path)"] = Inequality(noise, kappa)
+    blur = _mean_rounding(rounding, eta)
     on_path = bound_b(V0, jnp.sqrt(G2), error, eta, tau)
     simple = V0 / (eta * tau) + 4 * error**2
     bound = bound_b(V0, worst["G"], worst["epsilon (worst case)"], eta, tau)
 
     def where(applies: Array, bound: Array) -> Inequality:
-        return Inequality(jnp.where(applies, mean, 0.0), jnp.where(applies, bound, 0.0))
+        return Inequality(jnp.where(applies, mean, 0.0), jnp.where(applies, bound, 0.0), blur)
 
     conclusions = {
-        "mean loss, constants measured along the path": Inequality(mean, on_path),
+        "mean loss, constants measured along the path": Inequality(mean, on_path, blur),
         "mean loss, V_0 / (eta tau) + 4 epsilon^2 (where kappa >= 1/2)":
             where(kappa >= 0.5, simple),
         "mean loss, worst case (where eta G^2 < 1)": where(worst_kappa > 0, bound),
@@ -240,10 +317,17 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
         root, lin_rms = (jnp.sqrt(jnp.mean(e**2)) for e in (f - setup.targets, lin))
         worst_lin = jnp.max(run.probes["path_linearisation"][:-1])
         key = "root of the loss at the averaged iterate"
-        conclusions[key] = Inequality(root, jnp.sqrt(mean) + worst_lin + lin_rms)
+        error = 4 * jnp.max(rounding.output)
+        conclusions[key] = Inequality(root, jnp.sqrt(mean) + worst_lin + lin_rms, error)
         more |= {key: root, "linearisation error (path)": worst_lin}
         more["linearisation error (average)"] = lin_rms
-    return _certificate(run, hypotheses, conclusions, on_path, known, more | worst)
+    return _certificate(run, hypotheses, conclusions, on_path, known, more | worst, rounding)
+
+
+def _largest_gradient(setup: Setup) -> Float[Array, ""]:
+    r"""$\max_j\lVert\nabla f_j\rVert^2$ at the start."""
+    squares = heads.output_gradients(setup.params0, setup.inputs, setup.setting.sigma)
+    return jnp.max(squares["W"] + squares["U"] + squares["c"])
 
 
 def lower_bound(setup: Setup, beta: Float[Array, " N"], radii: Radii) -> Float[Array, ""]:
@@ -253,6 +337,16 @@ def lower_bound(setup: Setup, beta: Float[Array, " N"], radii: Radii) -> Float[A
     size = norm_fro(beta) * len(y) ** 0.5
     gap = jnp.maximum(beta @ y - teachers.pairing(S, radii), 0.0)
     return gap / jnp.where(size > 0, size, 1.0)
+
+
+def _directions(setup: Setup) -> tuple[Weights, Float[Array, " N"]]:
+    """The best linearised fit, and the top eigenvector of the tangent kernel at the start."""
+    params0, inputs, y, radii = setup.params0, setup.inputs, setup.targets, setup.setting.limits
+    K = sum(heads.tangent_kernels(inputs, setup.setting.sigma)(params0).values())
+    eigenvalues, V = jnp.linalg.eigh(K)
+    curvature = eigenvalues[-1] * (1 + 1e-6)
+    fit = teachers.best_fit(setup.network, params0, inputs, y, radii, curvature)
+    return fit, V[:, -1] * jnp.sign(V[:, -1] @ y)
 
 
 @PAPER.theorem(
@@ -270,26 +364,29 @@ def theorem_c(setup: Setup, run: Trajectory) -> Certificate:
     $\beta$ gives a bound. This takes the better of two: the residual of the best linearised fit,
     which is optimal if the fit is, and the top eigenvector of the tangent kernel.
     """
-    radii, network, params0 = setup.setting.limits, setup.network, setup.params0
-    inputs, y = setup.inputs, setup.targets
-    K = sum(heads.tangent_kernels(inputs, setup.setting.sigma)(params0).values())
-    eigenvalues, V = jnp.linalg.eigh(K)
-    fit = teachers.best_fit(network, params0, inputs, y, radii, eigenvalues[-1] * (1 + 1e-6))
-    residual = y - linearised(network, params0, inputs, fit)
-    top = V[:, -1] * jnp.sign(V[:, -1] @ y)
-    by_fit, by_top = lower_bound(setup, residual, radii), lower_bound(setup, top, radii)
+    radii, y = _larger_radii(setup, run), setup.targets
+    fit, top = chosen(_directions)(setup)
+    residual = y - linearised(setup.network, setup.params0, setup.inputs, fit)
+    # any direction makes a true bound; the fit itself need not lie in the larger set exactly
+    by_fit, by_top = (lower_bound(setup, b, radii) for b in (chosen(lambda r: r)(residual), top))
     bound = jnp.maximum(by_fit, by_top)
-    B_lin = _worst_case(setup, radii)["B_lin"]
-    fitted, root = jnp.sqrt(jnp.mean(residual**2)), jnp.sqrt(run.risk)
-    blur = 1e3 * jnp.finfo(run.risk.dtype).eps * (jnp.sqrt(jnp.mean(y**2)) + 1)
+    B_lin = _worst_case(setup, radii, radii)["B_lin"]
+    fitted, root = jnp.sqrt(jnp.mean(residual**2)), jnp.sqrt(run.risk.astype(jnp.float64))
+    eps = float(jnp.finfo(run.risk.dtype).eps)
+    wide = jnp.sqrt(jnp.mean(enclosure_width(predict(setup.network, setup.params0, setup.inputs)) ** 2))
+    weights = trees.norm(setup.params0) + sum(r**2 for r in radii) ** 0.5
+    G = jnp.sqrt(_largest_gradient(setup))
+    size = jnp.sqrt(jnp.mean(y**2)) + G * weights + root
+    blur = 4 * eps / float(jnp.finfo(jnp.float64).eps) * wide + 64 * eps * size
     floor = jnp.full_like(root, jnp.maximum(bound - B_lin, 0.0))
+    key = "no iterate is below (its own linearisation error)"
     conclusions: dict[str, Any] = {
-        "the best linearised fit is not below": Inequality(bound * (1 - 1e-9), fitted + blur),
+        "the best linearised fit is not below": Inequality(bound, fitted, blur[0]),
         "no iterate is below (worst case B_lin)": Inequality(floor, root, blur),
+        key: not_checked("path"),
     }
     if "path_linearisation" in run.probes:
         floor = jnp.maximum(bound - run.probes["path_linearisation"], 0.0)
-        key = "no iterate is below (its own linearisation error)"
         conclusions[key] = Inequality(floor, root, blur)
     return Certificate(
         _hypotheses(setup, run),

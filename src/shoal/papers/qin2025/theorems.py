@@ -10,8 +10,9 @@ import functools
 
 import jax.numpy as jnp
 
+from shoal import trees
 from shoal._typing import Any, Array, Callable, Float
-from shoal.certificates import Certificate, Inequality
+from shoal.certificates import Certificate, Inequality, condition
 from shoal.diagnostics.kernels import jacobian
 from shoal.lab.setup import Setup
 from shoal.linalg import norm_fro
@@ -30,11 +31,13 @@ def _compared(
     hypotheses: dict[str, Inequality], constants: dict[str, Any],
 ) -> Certificate:  # fmt: skip
     bounded = "activation: its second derivative is bounded (smooth_leaky, gelu)"
-    hypotheses = hypotheses | {bounded: Inequality(start.form.activation.curvature, 1e300)}
+    curvature = jnp.asarray(start.form.activation.curvature, float)
+    hypotheses = hypotheses | {bounded: condition(jnp.isfinite(curvature))}
     # outputs are sums of products of this size, even where they cancel
     size = jnp.maximum(start.H_all * start.u, norm_fro(setup.targets))
     return descent.ball_descent(
         ball_at, _residual(setup), setup.step_size, run, output_size=size,
+        weights_size=trees.norm(setup.params0),
         split=setup.setting.step_shares, hypotheses=hypotheses, constants=constants,
     )  # fmt: skip
 

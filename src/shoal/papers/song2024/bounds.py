@@ -15,11 +15,15 @@ from shoal.linalg import norm_op, numerical_rank, singular_values
 from shoal.models import predict
 from shoal.papers.song2024 import layer
 from shoal.papers.song2024.layer import Weights
+from shoal.verified.enclose import chosen
 
 KAPPA_3 = math.sqrt(6) / 9
 """Largest third cumulant of a unit vector under a probability vector (lemma 1)."""
 ZERO = 1e-12
-"""Singular values below this share of the largest count as zero."""
+"""Singular values below this share of the largest are left out where that is a choice."""
+ON_HULL = 1e-9
+"""Distance from the affine hull, over the size of values and targets, up to which a target counts as
+one that was meant to lie in it. What lies off it stays in the risk, and the theorems say so."""
 
 Numbers = dict[str, Array]
 norms_op = jax.vmap(norm_op)
@@ -147,15 +151,24 @@ def query_geometry(setup: Any) -> Numbers:
     sigma_X = singular_values(X.reshape(-1, X.shape[-1]))
     full = X.shape[0] * X.shape[1] <= X.shape[2]
     size = norms_op(U) + jnp.sqrt(jnp.max(jnp.sum(Y**2, -1), -1))
-    gap = jax.vmap(affine_gap)(U, Y)
-    in_hull = jnp.max(gap, axis=1) <= 1e-9 * size
+    gap = chosen(jax.vmap(affine_gap))(U, Y)
+    # a choice: what lies off the hull stays in the risk, and the theorems say so
+    in_hull = chosen(lambda gap, size: jnp.max(gap, axis=1) <= ON_HULL * size)(gap, size)
+    n, k = K.shape[1:]
+    spread_U, spread_K = (jax.vmap(singular_values)(centred(Z)) for Z in (U, K))
 
-    def rank(Z: Array) -> Array:
-        spread = jax.vmap(singular_values)(centred(Z))
+    def rank(spread: Array, Z: Array) -> Array:
         return jnp.sum(spread > ZERO * norms_op(Z)[:, None], axis=1)
 
+    full_rank = min(n - 1, U.shape[-1])
+    sigma_K = jnp.ones(()) if n == 1 else jnp.zeros(())  # one key is independent
+    if 1 < n <= k + 1:
+        sigma_K = jnp.min(spread_K[:, n - 2])
     return {
-        "U": U, "K": K, "rank_U": rank(U), "rank_K": rank(K), "in_hull": in_hull,
+        "U": U, "K": K, "rank_U": chosen(rank)(spread_U, U), "rank_K": chosen(rank)(spread_K, K),
+        "in_hull": in_hull, "full_rank": jnp.asarray(full_rank),
+        "sigma_U": jnp.min(spread_U[:, full_rank - 1]) if full_rank else jnp.ones(()),
+        "sigma_K": sigma_K,
         "off_hull": jnp.sqrt(jnp.sum(jnp.where(in_hull[:, None], gap, 0.0) ** 2)),
         "sigma_X": sigma_X[-1] if full else jnp.zeros(()), "|X|": sigma_X[0],
     }  # fmt: skip
@@ -205,6 +218,7 @@ def query_constants(setup: Any, geometry: Numbers | None = None) -> Numbers:
         "R_J": R_J, "threshold": mu_0 * R_J**2 / 32, "F_0": F_0,
         "L": g["|X|"] ** 2 * (j**2 + jnp.sqrt(2 * F_0) * beta),
         "off the hull": g["off_hull"] if form.kernel.normalised else jnp.zeros(()),
+        "sigma of centred keys, least": g["sigma_K"],
         "rank of centred values, least": jnp.min(g["rank_U"]),
         "rank of centred keys, least": jnp.min(g["rank_K"]),
     }  # fmt: skip

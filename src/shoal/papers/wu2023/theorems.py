@@ -14,23 +14,34 @@ its letters are used here:
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from shoal._typing import Array, Bool, Float, Scalar
-from shoal.certificates import RTOL, Certificate, Equality, Inequality, share_lost
+from shoal.certificates import (
+    Certificate,
+    Equality,
+    Inequality,
+    NotChecked,
+    condition,
+    not_checked,
+    positive,
+    share_lost,
+)
 from shoal.lab.setup import Setup
 from shoal.lab.theorem import ANY_METHOD
 from shoal.linalg import norm_fro, norm_op, singular_values
-from shoal.methods import FLOW_RTOL
+from shoal.methods import FLOW_ATOL, FLOW_RTOL
 from shoal.papers.wu2023.model import HIDDEN, PAPER, attention, feature_matrix
 from shoal.theory.arccosine import relu_kernel
 from shoal.training import Trajectory
+from shoal.verified.enclose import enclosure_width
 
 Numbers = dict[str, Float[Array, ""]]
 
-SAFETY = 1 - 4 * RTOL  # of the largest allowed step, so that float64 can decide that it is allowed
+SAFETY = 1 - 8e-9  # of the largest allowed step, so that enclosures can decide that it is allowed
 FAILURE = 0.01  # probability with which theorem C may be wrong about weights drawn at random
 RECORDED = ("movement", "feature_sigma_min", "feature_norm")
 SOURCE = "ours, after the route of Wu et al. (2023), Theorem 1; proof in docs/theory/wu2023.md"
@@ -52,7 +63,6 @@ def start_constants(setup: Setup) -> Numbers:
     return {
         "E_0": norm_fro(F @ params0.w_O - y),
         "alpha": sigma[-1] if F.shape[1] >= N else jnp.zeros(()),
-        "alpha_resolution": jnp.finfo(jnp.float64).eps * max(F.shape) * sigma[0],
         "norm_F": sigma[0],
         "R": R,
         "c_X": jnp.max(distances) ** 2 / 4,
@@ -119,14 +129,18 @@ def flow_constants(setup: Setup) -> Numbers:
 def flow_is_certified(setup: Setup) -> Bool[Array, ""]:
     """Whether the start satisfies the hypotheses of theorem B."""
     c = flow_constants(setup)
-    return (c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1) & (c["c_5"] < 1)
+    return _visible(c) & (c["mu"] < 1) & (c["c_5"] < 1)
+
+
+def _visible(c: Numbers) -> Bool[Array, ""]:
+    """Whether float64 may tell alpha from 0: for a proposal only, a certificate encloses it."""
+    return c["alpha"] > jnp.finfo(jnp.float64).eps * c["norm_F"]
 
 
 def largest_step(setup: Setup) -> Float[Array, ""]:
     """The largest step size that theorem A allows; NaN if it allows none."""
     c = descent_constants(setup)
-    allowed = (c["alpha"] > c["alpha_resolution"]) & (c["mu"] < 1)
-    allowed &= (c["c_5"] <= 1) & (c["c_6"] < 2)
+    allowed = _visible(c) & (c["mu"] < 1) & (c["c_5"] <= 1) & (c["c_6"] < 2)
     return jnp.where(allowed, SAFETY * c["gamma_max"], jnp.nan)
 
 
@@ -148,11 +162,9 @@ def width_constants(setup: Setup, value_variance: Scalar) -> Numbers:
     width = jnp.asarray(setup.setting.units, float)
     needed = 8 * T * b / ((0.5 - 0.5 * jnp.log(2.0)) * smallest) * jnp.log(N / FAILURE)
     eta_V = jnp.asarray(value_variance, float)
-    resolution = jnp.finfo(jnp.float64).eps * N * eigenvalues[-1]
     bound = scales.output**2 * eta_V * width * smallest / 4
-    return {"lambda": smallest, "lambda_resolution": resolution, "T": T, "b": b,
-            "p": jnp.asarray(FAILURE), "eta_V": eta_V, "width": width, "width needed": needed,
-            "bound": bound}  # fmt: skip
+    return {"lambda": smallest, "T": T, "b": b, "p": jnp.asarray(FAILURE), "eta_V": eta_V,
+            "width": width, "width needed": needed, "bound": bound}  # fmt: skip
 
 
 # ---------------------------------------------------------------------------------------- theorems
@@ -178,7 +190,9 @@ def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
         "(7+) step size: gamma < chi / phi^2": Inequality(moving, c["gamma_max"]),
     }
     c |= {"gamma": jnp.asarray(step_size, float)}
-    return _compared(setup, run, c, hypotheses, bound, rate, share_lost(run.risk, run.step[-1]))
+    measured = share_lost(run.risk, run.step[-1])
+    settled = jnp.where(rate > 0, 2 / rate, jnp.inf)  # 1 / (1 - sqrt(1 - rate)) is below this
+    return _compared(setup, run, c, hypotheses, bound, rate, measured, settled)
 
 
 @PAPER.theorem(method="flow", probes=RECORDED, source=SOURCE)
@@ -200,7 +214,10 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
     }
     c |= {"time step": jnp.asarray(step_size, float)}
     measured = -jnp.log(run.risk[-1] / run.risk[0]) / time[-1]
-    return _compared(setup, run, c, hypotheses, bound, rate, measured, 100 * FLOW_RTOL)
+    settled = jnp.where(rate > 0, 1 + 2 / (rate * step_size), jnp.inf)
+    return _compared(
+        setup, run, c, hypotheses, bound, rate, measured, settled, (FLOW_RTOL, FLOW_ATOL)
+    )
 
 
 @PAPER.theorem(method=ANY_METHOD, source="ours; proof in docs/theory/wu2023.md")
@@ -217,11 +234,10 @@ def theorem_c(setup: Setup, run: Trajectory | None) -> Certificate:  # noqa: ARG
     drawn = setup.from_init and setup.setting.init != "orthogonal"
     c = width_constants(setup, setup.setting.variances().W_V if drawn else float("nan"))
     alpha = start_constants(setup)["alpha"]
-    independent = Inequality(c["lambda_resolution"], c["lambda"])
     return Certificate(
         hypotheses={
-            "rows of W_V are independent Gaussians: 0 < eta_V": Inequality(0.0, c["eta_V"]),
-            "limit features are independent: 0 < lambda": independent,
+            "rows of W_V are independent Gaussians: 0 < eta_V": positive(c["eta_V"]),
+            "limit features are independent: 0 < lambda": positive(c["lambda"]),
             "wide enough": Inequality(c["width needed"], c["width"]),
         },
         conclusions={"features are independent": Inequality(c["bound"], alpha**2)},
@@ -229,47 +245,94 @@ def theorem_c(setup: Setup, run: Trajectory | None) -> Certificate:  # noqa: ARG
     )
 
 
+class Rounding(NamedTuple):
+    """How far a run in floats may be from the exact one, record by record."""
+
+    residual: Float[Array, " T"]
+    weights: dict[str, Float[Array, " T"]]
+    features: Float[Array, " T"]
+
+
+SUBSTEPS = 100
+"""Steps of the flow's integrator between two records that are allowed for."""
+
+
+def _rounding(
+    setup: Setup, run: Trajectory, c: Numbers, settled: Scalar, integrator: tuple[float, float]
+) -> Rounding:
+    r"""From the sizes of what is computed, inside the balls of the theorem.
+
+    Evaluating the residual errs by what its enclosure at the start is wide, and by rounding terms
+    of size $\varphi\lambda_O$. A step rounds every weight, which moves the residual by
+    $\lVert J\rVert$ times as much, $\lVert J\rVert^2\le\varphi^2+r\rho^2z$; what earlier
+    steps left contracts with the run, so that no more than ``settled`` of them add up.
+    """
+    eps = float(jnp.finfo(run.risk.dtype).eps)
+    coarser = eps / float(jnp.finfo(jnp.float64).eps)
+    relative, absolute = integrator
+    F = feature_matrix(setup)(setup.params0)
+    wide_F, wide_f = (norm_fro(enclosure_width(x)) for x in (F, F @ setup.params0.w_O))
+    size = norm_fro(setup.targets) + c["E_0"] + c["phi"] * c["lambda_O"]
+    once = 4 * coarser * wide_f + 32 * eps * size
+    lengths = {name: norm_fro(W) + c[f"delta_{name[-1]}"]
+               for name, W in setup.params0._asdict().items()}  # fmt: skip
+    per_step = {
+        name: eps * length
+        + SUBSTEPS * (relative * length + absolute * getattr(setup.params0, name).size ** 0.5)
+        for name, length in lengths.items()
+    }
+    J = jnp.sqrt(c["phi"] ** 2 + (c["rho"] * c["lambda_O"]) ** 2 * c["zeta"])
+    moved = functools.reduce(jnp.add, per_step.values())
+    gamma = jnp.asarray(setup.step_size, float)
+    count = jnp.minimum(run.step.astype(float), settled)
+    steps = run.step.astype(float)
+    turned = 1 + c["tau_0"] * c["c_X"] * c["lambda_V"] * (c["lambda_Q"] + c["lambda_K"])
+    return Rounding(
+        once + (J * moved + jnp.minimum(gamma * J**2, 1.0) * once) * count,
+        {name: (steps + 1) * (each + gamma * J * once) for name, each in per_step.items()},
+        4 * coarser * wide_F + 32 * eps * c["phi"] + c["rho"] * turned * moved * steps,
+    )
+
+
 def _compared(
     setup: Setup, run: Trajectory, c: Numbers, hypotheses: dict[str, Inequality],
-    bound: Float[Array, " T"], rate: Scalar, measured: Scalar, integration: float = 0.0,
+    bound: Float[Array, " T"], rate: Scalar, measured: Scalar, settled: Scalar,
+    integrator: tuple[float, float] = (0.0, 0.0),
 ) -> Certificate:  # fmt: skip
     """What theorems A and B share: the bound on the risk, and on everything that was recorded.
 
-    ``integration`` is the relative error of the trajectory itself, zero for a discrete method.
+    ``integrator`` are the relative and absolute error of a step, zero for a discrete method.
     """
     common = {
-        "w_O is trained": Inequality(1e-9, jnp.asarray(setup.step_ratios["w_O"], float)),
-        "features are independent: 0 < alpha": Inequality(c["alpha_resolution"], c["alpha"]),
+        "w_O is trained": condition(jnp.asarray(setup.step_ratios["w_O"], float) > 0),
+        "features are independent: 0 < alpha": positive(c["alpha"]),
         "(1-4) balls exist: mu < 1": Inequality(jnp.where(c["E_0"] > 0, c["mu"], 0.0), 1.0),
     }
-    risk, seen = run.risk, run.probes
-    loss0 = c["E_0"] ** 2 / 2
-    eps = jnp.finfo(risk.dtype).eps
-    # error of the residual: rounding of outputs, whose terms are of size |F| |w_O|, or what the
-    # integrator of the flow allows itself
-    size = norm_fro(setup.targets) + c["E_0"] + c["phi"] * c["lambda_O"]
-    error = jnp.maximum(32 * eps, integration) * size
-    rounding = error * jnp.sqrt(2 * jnp.abs(risk)) + error**2
-    start_gap = jnp.abs(risk[0].astype(jnp.float64) - loss0)
-    start_error = 1e-9 * loss0 + rounding[0].astype(jnp.float64)
+    risk, seen = run.risk.astype(jnp.float64), run.probes
+    error = _rounding(setup, run, c, settled, integrator)
+    rounding = error.residual * jnp.sqrt(2 * jnp.abs(risk)) + error.residual**2
     falling = jnp.where(run.step > 0, risk, 0.0)  # step 0 is an equality, checked by itself
-    conclusions: dict[str, Inequality | Equality] = {
-        "the run starts at its initial weights": Inequality(start_gap, start_error),
+    conclusions: dict[str, Inequality | Equality | NotChecked] = {
+        "the run starts at its initial weights": Equality(risk[0], c["E_0"] ** 2 / 2, rounding[0]),
         "risk falls at the proved rate": Inequality(falling, bound, rounding),
     }
     for name in ("w_O", "W_V", "W_Q", "W_K"):
-        if (key := f"movement_{name}") in seen:
-            length = norm_fro(getattr(setup.params0, name))
-            scale = jnp.where(length > 0, length, 1)
-            conclusions[f"{name} stays in its ball"] = Inequality(
-                seen[key] * scale, c[f"delta_{name[-1]}"], jnp.maximum(4 * eps, integration) * scale
-            )
-    blur = 32 * eps * c["phi"]
-    if (low := seen.get("feature_sigma_min")) is not None:
-        conclusions["features stay independent: alpha/2 <= sigma_min(F)"] = Inequality(
-            c["alpha"] / 2, low, c["alpha_resolution"] + blur
-        )
-    if (high := seen.get("feature_norm")) is not None:
-        conclusions["features stay bounded: |F| <= phi"] = Inequality(high, c["phi"], blur)
+        key, line = f"movement_{name}", f"{name} stays in its ball"
+        if key not in seen:
+            conclusions[line] = not_checked("movement")
+            continue
+        length = norm_fro(getattr(setup.params0, name))
+        scale = jnp.where(length > 0, length, 1)
+        moved = seen[key].astype(jnp.float64) * scale
+        conclusions[line] = Inequality(moved, c[f"delta_{name[-1]}"], error.weights[name])
+    line = "features stay independent: alpha/2 <= sigma_min(F)"
+    low, high = seen.get("feature_sigma_min"), seen.get("feature_norm")
+    conclusions[line] = (
+        not_checked("feature_sigma_min") if low is None
+        else Inequality(c["alpha"] / 2, low, error.features)
+    )  # fmt: skip
+    conclusions["features stay bounded: |F| <= phi"] = (
+        not_checked("feature_norm") if high is None else Inequality(high, c["phi"], error.features)
+    )
     curves = {"proved bound": bound}
     return Certificate(common | hypotheses, conclusions, c, rate, measured, curves)
