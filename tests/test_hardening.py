@@ -301,3 +301,22 @@ def test_what_xla_could_not_allocate_is_a_sentence(capsys, monkeypatch):
     monkeypatch.setattr(commands, "papers", fails)
     assert main(["papers"]) == 1
     assert "memory" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------ words
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["train", "wu2023", "--width", "64"], "--set width=VALUE"),
+        (["train", "wu2023", "--out", "/proc/nothing/here"], "choose another --out"),
+        (["tour", "--out", "/dev/null/page.html"], "choose another --out"),
+        (["bench", "--markdown", "/dev/null/x.md"], "choose another --markdown"),
+        (["report", __file__], "is not a run folder"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, list) else "",
+)
+def test_advice_is_good(capsys, command, said):
+    assert main(command) == 2
+    assert said in capsys.readouterr().err

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Group, Parameter
-from cyclopts.exceptions import MissingArgumentError, UnusedCliTokensError
+from cyclopts.exceptions import MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
 from shoal import __version__
 from shoal.errors import InputError
@@ -62,6 +63,9 @@ def _command(
 
             given = inspect.signature(stub).bind(*args, **kwargs)
             given.apply_defaults()
+            for name in ("out", "markdown"):
+                if isinstance(path := given.arguments.get(name), Path):
+                    require_writable(path, f"--{name}")
             with command_session():
                 function = getattr(import_module(f"shoal.cli.{module}"), stub.__name__)
                 function(*given.args, **given.kwargs)
@@ -589,12 +593,34 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, MissingArgumentError) and error.argument and error.command_chain:
         command = " ".join(error.command_chain)
         text = f"{command} needs {error.argument.name}; see shoal {command} --help."
+    elif isinstance(error, UnknownOptionError) and _takes_settings(error):
+        option = error.token.keyword or error.token.value
+        name = option.lstrip("-").partition("=")[0].replace("-", "_")
+        text = f"there is no option {option}; a setting is given as --set {name}=VALUE."
     elif isinstance(error, UnusedCliTokensError):
         text = f"too many arguments: {' '.join(error.unused_tokens or ())}"
     else:
         text = str(error)
     line = " ".join(text.split())
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+
+
+def _takes_settings(error: UnknownOptionError) -> bool:
+    return any("--set" in argument.names for argument in error.argument_collection)
+
+
+def require_writable(path: Path, option: str) -> None:
+    """Refuse a path where nothing can be written, before any work is done."""
+    place = path if path.is_dir() else path.parent
+    try:
+        while not place.exists():
+            place = place.parent
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        msg = f"cannot write {str(path)[:200]!r} ({reason}); choose another {option}."
+        raise InputError(msg) from None
 
 
 def entry() -> None:

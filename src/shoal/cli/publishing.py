@@ -151,7 +151,7 @@ def _page_of(path: Path, target: str) -> Page:
         return f"A log of {about['model']}", "", parts, []
     if path.is_dir() and (found := sorted(path.glob("*.json"))):
         return _figures_page(found)
-    if path.is_file():
+    if path.is_file() and path.suffix == ".json":
         value = disk.read_json(path)
         if isinstance(value, dict) and {"paper", "theorem", "results"} <= set(value):
             paper = known_paper(str(value["paper"]))
