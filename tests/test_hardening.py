@@ -320,3 +320,22 @@ def test_what_xla_could_not_allocate_is_a_sentence(capsys, monkeypatch):
 def test_advice_is_good(capsys, command, said):
     assert main(command) == 2
     assert said in capsys.readouterr().err
+
+
+def test_queries_are_checked_also_where_they_are_not_used(tmp_path, capsys):
+    import numpy as np
+
+    path = tmp_path / "data.npz"
+    np.savez(path, X=np.ones((4, 3, 5)), y=np.ones(4), q=np.ones((2, 7)))
+    assert main(["train", "wu2023", "--data", str(path)]) == 2
+    assert "q has shape (2, 7)" in capsys.readouterr().err
+
+
+def test_too_few_addresses_are_a_sentence():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+        "from shoal.cli import main; raise SystemExit(main(['train', 'wu2023']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "ulimit" in done.stderr

@@ -90,11 +90,12 @@ def read_problem(
     present = set(npz_names(path))
 
     def read(end: str) -> Problem:
-        query = [f"q{end}"] if queries and f"q{end}" in present else []
+        query = [f"q{end}"] if f"q{end}" in present else []  # checked also where it is not used
         names = (f"X{end}", f"{target}{end}", *query)
         where = str(path) + (" (test)" if end else "")
         arrays = read_npz(path, names).values()
-        return checked(*arrays, where=where, precision=precision, target=target)
+        found = checked(*arrays, where=where, precision=precision, target=target)
+        return found if queries else Problem(found.X, found.y)
 
     problem = read("")
     if not {"X_test", f"{target}_test"} & present:

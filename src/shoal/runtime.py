@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from shoal.errors import InputError
+
 P = ParamSpec("P")
 R = TypeVar("R")
 MAPS_ALLOWED = Path("/proc/sys/vm/max_map_count")
@@ -144,6 +146,22 @@ def clear_programs() -> bool:
     return near
 
 
+ADDRESSES = 4 * 2**30
+"""Bytes of addresses (not of memory) that JAX and its threads take; with fewer it aborts."""
+
+
+def _require_addresses() -> None:
+    with contextlib.suppress(ImportError):
+        import resource
+
+        most, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if 0 <= most < ADDRESSES:
+            raise InputError(
+                f"this process may use {most / 2**30:.2g} GiB of addresses (ulimit -v); JAX needs "
+                f"about {ADDRESSES / 2**30:.0f}. Try ulimit -v unlimited."
+            )
+
+
 @contextlib.contextmanager
 def command_session() -> Iterator[None]:
     """What a command of shoal switches on for its own time: float64, and the cache of programs.
@@ -151,6 +169,7 @@ def command_session() -> Iterator[None]:
     JAX's configuration is as before when it ends. If the user chose a cache folder
     (``JAX_COMPILATION_CACHE_DIR``), it stays.
     """
+    _require_addresses()
     import jax
 
     chosen = {}
