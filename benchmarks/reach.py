@@ -141,6 +141,28 @@ CASES = {
 }  # fmt: skip
 
 
+def visited(paper, **values):
+    """A run of `shoal tour`, with the steps that its visit takes."""
+    from importlib import import_module
+
+    where, name = {
+        "wu2023": ("figures", "SMALL"), "arda2026": ("studies", "SEQUENCES"),
+        "qin2025": ("studies", "NEAR"), "song2024": ("studies", "_TRAP"),
+    }[paper]  # fmt: skip
+    module = import_module(f"shoal.papers.{paper}.{where}")
+    return sh.setup(paper, **(getattr(module, name) | values))
+
+
+CASES |= {
+    "tour, wu2023, width 100": (lambda: visited("wu2023", width=100), None, "theorem_a"),
+    "tour, song2024, softmax": (lambda: visited("song2024", kernel="softmax"), None, 0.5),
+    "tour, song2024, Gaussian": (lambda: visited("song2024", kernel="gaussian"), None, 0.5),
+    "tour, arda2026, no radius": (lambda: visited("arda2026", radius=None), None, None),
+    "tour, qin2025, residuals": (lambda: visited("qin2025", residual="both"), None, None),
+    "tour, qin2025, none": (lambda: visited("qin2025", residual="none"), None, None),
+}
+
+
 def bend(setup, params):
     """Largest second derivative along a direction that ascent finds at some weights."""
     from jax.flatten_util import ravel_pytree
@@ -209,7 +231,7 @@ def main(names):
                 parts.append(f"{at} ({each:.2f} s)")
             loose = "; ".join(f"{x:.3g}" for x in looseness(setup, run))
             size = f"{proof.num_weights}, {proof.num_outputs}"
-            line = name, size, loose, *parts, str(steps), proof.verdict, proof.reason
+            line = name, size, loose, *parts, str(run.step[-1]), proof.verdict, proof.reason
             print(f"| {' | '.join(line)} |", flush=True)
         except Exception as error:  # a line for every model, whatever happens
             print(f"| {name} | {type(error).__name__}: {str(error)[:300]} |", flush=True)

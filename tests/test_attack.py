@@ -5,7 +5,10 @@ import pytest
 
 from attack import CASES, MODELS, RULES, ratios
 
-QUICK = ("dot", "exp", "log", "sqrt", "softmax, two", "layer norm", "embedding", "tanh network")
+QUICK = (
+    "dot", "exp", "log", "sqrt", "softmax, two", "layer norm", "embedding", "tanh network",
+    "sums into places", "cumulative sum", "convolution, images", "power of two",
+)  # fmt: skip
 BITES = ("dot", "exp", "log", "sqrt", "softmax, two", "layer norm")
 
 

@@ -97,6 +97,13 @@ def proofs():
     yield "stuck", trap(), 0.5
     yield "largest", near(largest, weights(W=(4, 6), v=(3,)), x, 1e-5), 0.02
     yield "through", valley(), 0.2
+    yield "sums", near(sums, weights(W=(4, 6), k=(3,), v=(2,)), x, 1e-5), 0.002
+
+
+def sums(p, x):
+    rows = jnp.cumsum(jnp.exp2(0.3 * (x @ p["W"])), axis=-1)
+    kept = jax.lax.conv_general_dilated(rows[:, None], p["k"][None, None], (2,), ((0, 0),))[:, 0]
+    return kept @ p["v"] + jnp.zeros(3).at[np.array([0, 1, 0])].add(jnp.tanh(p["k"]))
 
 
 def largest(p, x):
@@ -129,11 +136,11 @@ def proved(name):
     return sh.prove(setup, step, through="u" if name == "through" else None)
 
 
-QUICK = ("tanh", "relu", "attention", "norm", "largest", "stuck", "through")
+QUICK = ("tanh", "relu", "attention", "norm", "largest", "stuck", "through", "sums")
 
 
 def test_there_are_more_than_twenty_proofs():
-    assert len(PROOFS) == 22
+    assert len(PROOFS) == 23
 
 
 @pytest.mark.parametrize(

@@ -173,6 +173,33 @@ def test_sharper_bounds_never_lose_a_proof(run, proof):
     assert proof.step <= min(earlier)
 
 
+def test_more_radii_and_finer_blocks_never_lose_a_proof(monkeypatch):
+    from questions import program
+    from shoal.verified import decide as module
+    from shoal.verified.facts import RADII
+    from shoal.verified.fate import Range
+
+    def model(w, _, x):  # two rows of one block that are used apart
+        return jnp.tanh(x @ w[0][0]) + jnp.sin(x @ w[0][1])
+
+    x, W = X[:2], START["W"].T[:2]
+    whole = program(model, (W,), (), x)
+    apart = program(lambda w, _, x: jnp.tanh(x @ w[0]) + jnp.sin(x @ w[1]), tuple(W), (), x)
+    y = (np.asarray(model((W,), (), x)) + 1e-3,)
+    asked = [
+        module.Question((made,), weights, y, np.ones(len(weights)), Range(1.0, 1.0), 0.05)
+        for made, weights in ((whole, (W.ravel(),)), (apart, tuple(W)))
+    ]
+    coarse, fine = (module.decide(one) for one in asked)
+    assert coarse.verdict == fine.verdict == "converges"
+    assert fine.constants["L"] <= coarse.constants["L"] * (1 + 1e-9)
+    for one in asked:  # what few radii prove, all of them do
+        monkeypatch.setattr(module, "RADII", RADII[::16])
+        few = module.decide(one)
+        monkeypatch.setattr(module, "RADII", RADII)
+        assert few.verdict == "undecided" or module.decide(one).radius <= few.radius
+
+
 def test_what_the_theorems_are_not_about_is_refused():
     setup = sh.setup(network, START, X, Y)
     with pytest.raises(InputError, match="method=adam"):

@@ -125,6 +125,7 @@ BASE = {  # value, absolute error beside 16 ulp, largest slope on [a, b], deriva
         (s := full(x, 0.5) / y), full(x, -0.5) * s / x)),
 }
 DERIVED = {  # the others are made of these
+    "exp2": lambda u, o: unary("exp", times(u, math.log(2), o, 2e-16), o),
     "expm1": lambda u, o: shift(unary("exp", u, o), -1),
     "log1p": lambda u, o: unary("log", shift(u, 1), o),
     "logistic": lambda u, o: shift(times(unary("tanh", times(u, 0.5, o), o), 0.5, o), 0.5),
@@ -137,6 +138,7 @@ DERIVED = {  # the others are made of these
 }
 BOUNDS = {  # of three derivatives on [a, b]
     "exp": lambda a, b: [math.exp(b) * (1 + 1e-13)] * 3, "log": lambda a, b: near_log(a),
+    "exp2": lambda a, b: [c * 2.0**b for c in (0.6931471806, 0.480453014, 0.333024652)],
     "log1p": lambda a, b: near_log(math.nextafter(1 + a, NEVER)),
     "tanh": lambda a, b: near_tanh(max(a, -b)), "sin": lambda a, b: (1, 1, 1),
     "logistic": lambda a, b: (0.25, 0.09622504487, 0.125),
@@ -181,7 +183,9 @@ def compose(u, value, slope, bend, order):
 
 def add(u, w): return [plus(a, b) for a, b in zip(u, w, strict=True)]
 def mul(u, w, order): return bilinear(lambda a, b: a * b, u, w, order)
-def times(u, x, order): return mul(u, alone(full(u[0], x)), order)
+def times(u, x, order, r=0.0):
+    return mul(u, alone(Ball(np.full(u[0].m.shape, x), r)), order)
+
 def shift(u, x, r=0.0): return add(u, alone(Ball(np.full(u[0].m.shape, x), r)))
 
 def power(x, n):
@@ -513,8 +517,8 @@ class Case:
 
     def __init__(self, programs, weights, targets, ratios, scale, radius, level):
         order, roots = 2 if "output" in level else 1, np.array([root(a) for a in ratios])
-        self.r, self.J, self.scale, self.values = [], [], scale, []
-        jet, gram, self.curve = [], None, None
+        self.scale, self.values, self.curve = scale, [], None
+        residuals, rows, jet, gram = [], [], [], None
         sizes = [w.size for w in weights]
         factor = Ball(f := np.repeat(np.sqrt(ratios), sizes), up(4 * U * f))
         P, starts = f.size, np.cumsum([0, *sizes])
@@ -527,15 +531,15 @@ class Case:
                      for n in (program["anchors"] if "nodes" in level else ())}
             jet.append(jets(program, values, radius, roots, norms))
             self.values.append(out[0])
-            self.r.append(out[0] - Ball(y))
-            self.J.append((out[1] * factor[:, None]).T)
+            residuals.append(out[0] - Ball(y))
+            rows.append((out[1] * factor[:, None]).T)
             if order > 1:
                 H = Ball(np.zeros((P, P, y.size))) if out[2] is None else out[2]
                 H = H * factor[:, None, None] * factor[None, :, None]
                 flat = H.on(lambda z: z.reshape(P, -1))
                 gram = plus(gram, flat @ flat.T)
-                self.curve = plus(self.curve, (H @ self.r[-1][:, None])[..., 0])
-        self.r, self.J = joined(self.r), joined(self.J)
+                self.curve = plus(self.curve, (H @ residuals[-1][:, None])[..., 0])
+        self.r, self.J = joined(residuals), joined(rows)
         self.residual, self.norm = self.r.norm(), spectral(self.J)
         d1 = np.array([d[0] for d in jet])
         self.L = together([d[1] for d in jet], perron)

@@ -5,8 +5,8 @@ NumPy, never XLA. What is assumed of the machine (docs/theory/prove.md, section 
 
 - A1: IEEE binary64, to nearest, no flushing of subnormal numbers (`require_ieee` looks);
 - A2: a sum of n products, in any order, errs by at most $\gamma_n\sum|a_i||b_i|$;
-- A3: exp, expm1, log, log1p, tanh, logistic and erf err by at most 16 ulp; sin, cos and erfc by
-  32u(1 + |value|).
+- A3: exp, exp2, expm1, log, log1p, tanh, logistic and erf err by at most 16 ulp; sin, cos and
+  erfc by 32u(1 + |value|).
 """
 
 from typing import Any, NamedTuple
@@ -240,6 +240,7 @@ def _slope_rsqrt(a: Ball) -> np.ndarray:
 # value, bound of the slope on the ball, relative error and absolute error of the value
 FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
     "exp": (np.exp, lambda a: np.exp(interval(a)[1]), 32 * UNIT, 0.0),
+    "exp2": (np.exp2, lambda a: 0.6931471806 * np.exp2(interval(a)[1]), 32 * UNIT, 0.0),
     "expm1": (np.expm1, lambda a: np.exp(interval(a)[1]), 32 * UNIT, 0.0),
     "log": (np.log, lambda a: 1 / _above_zero(interval(a)[0], "log"), 32 * UNIT, 0.0),
     "log1p": (

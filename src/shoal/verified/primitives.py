@@ -25,7 +25,9 @@ KEPT: set[str] = set()
 """Primitives that handle known arrays themselves."""
 
 
-def _rule(*names: str, known: bool = False) -> Callable[[Rule], Rule]:
+def rule(*names: str, known: bool = False) -> Callable[[Rule], Rule]:
+    """Register a function as the rule of some primitives."""
+
     def register(function: Rule) -> Rule:
         PRIMITIVES.update(dict.fromkeys(names, function))
         KEPT.update(names if known else ())
@@ -38,31 +40,31 @@ def _movement(*names: str) -> Callable[[Callable], Callable]:
     """A primitive that moves entries: a function of an array of their numbers."""
 
     def register(function: Callable[[Any, np.ndarray], np.ndarray]) -> Callable:
-        def rule(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
+        def made(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
             x = inputs[0]
             shape = np.shape(x) if isinstance(x, np.ndarray) else x.shape
             index = np.arange(int(np.prod(shape))).reshape(shape)
             return to.moved(x, function(equation.params, index))
 
-        _rule(*names)(rule)
+        rule(*names)(made)
         return function
 
     return register
 
 
-@_rule("reshape", "squeeze", "expand_dims")
+@rule("reshape", "squeeze", "expand_dims")
 def _reshaped(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     if equation.primitive.name == "reshape" and equation.params["dimensions"] is not None:
         raise to.refused("reshape with an order of its own has no rule")
     return type(inputs[0])(inputs[0].number, equation.outvars[0].aval.shape)
 
 
-@_rule("copy", "copy_p", "optimization_barrier", "device_put")
+@rule("copy", "copy_p", "optimization_barrier", "device_put")
 def _same(to: "Translator", equation: Any, inputs: list[Any]) -> Any:  # noqa: ARG001
     return list(inputs)
 
 
-@_rule("name")
+@rule("name")
 def _name(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     to.names[equation.params["name"]] = inputs[0].number
     return inputs[0]
@@ -98,14 +100,14 @@ def _rev(params: Any, index: np.ndarray) -> np.ndarray:
     return np.flip(index, params["dimensions"])
 
 
-@_rule("split")
+@rule("split")
 def _split(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     index = np.arange(int(np.prod(inputs[0].shape))).reshape(inputs[0].shape)
     cuts = np.cumsum(equation.params["sizes"])[:-1]
     return [to.moved(inputs[0], part) for part in np.split(index, cuts, equation.params["axis"])]
 
 
-@_rule("gather", "dynamic_slice")
+@rule("gather", "dynamic_slice")
 def _looked_up(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     """Entries by known numbers: the primitive itself moves the numbers of the entries."""
     x, *where = inputs
@@ -122,7 +124,7 @@ def _looked_up(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return to.moved(x, found)
 
 
-@_rule("scatter", "dynamic_update_slice")
+@rule("scatter", "dynamic_update_slice")
 def _overwritten(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     """Entries of one array replaced by those of another."""
     scatter = equation.primitive.name == "scatter"
@@ -140,7 +142,7 @@ def _overwritten(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.take(to.join((x.number, update.number)), found.ravel()), found.shape)
 
 
-@_rule("pad")
+@rule("pad")
 def _pad(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     fill = to.literal(inputs[1].number)
     if fill is None:
@@ -150,7 +152,7 @@ def _pad(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.take(inputs[0].number, found.ravel(), fill), found.shape)
 
 
-@_rule("concatenate")
+@rule("concatenate")
 def _concatenate(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     starts = np.cumsum([0, *(int(np.prod(x.shape)) for x in inputs)])
     parts = [
@@ -161,7 +163,7 @@ def _concatenate(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.take(to.join(tuple(x.number for x in inputs)), index.ravel()), index.shape)
 
 
-@_rule("stack")
+@rule("stack")
 def _stack(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     size = int(np.prod(inputs[0].shape))
     parts = [k * size + np.arange(size).reshape(x.shape) for k, x in enumerate(inputs)]
@@ -183,7 +185,7 @@ def _pair(to: "Translator", equation: Any, inputs: list[Any]) -> tuple[int, int,
     return a.number, b.number, shape
 
 
-@_rule("add", "add_any", "sub", "mul", "div")
+@rule("add", "add_any", "sub", "mul", "div")
 def _arithmetic(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     kind = {"add_any": "add"}.get(equation.primitive.name, equation.primitive.name)
     a, b, shape = _pair(to, equation, inputs)
@@ -191,12 +193,12 @@ def _arithmetic(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.arithmetic(kind, a, b) if found is None else found, shape)
 
 
-@_rule("neg")
+@rule("neg")
 def _neg(to: "Translator", equation: Any, inputs: list[Any]) -> Any:  # noqa: ARG001
     return Value(to.negative(inputs[0].number), inputs[0].shape)
 
 
-@_rule("max", "min")
+@rule("max", "min")
 def _extreme(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     a, b, shape = _pair(to, equation, inputs)
     name = equation.primitive.name
@@ -208,7 +210,7 @@ def _extreme(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.select(first, a, b), shape)
 
 
-@_rule("clamp")
+@rule("clamp")
 def _clamp(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     shape = equation.outvars[0].aval.shape
     low, x, high = (to.expanded(v, shape).number for v in inputs)
@@ -217,7 +219,7 @@ def _clamp(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.select(to.emit("compare", (x, high), count, name="lt"), x, high), shape)
 
 
-@_rule("abs", "sign")
+@rule("abs", "sign")
 def _abs(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     x, shape = inputs[0].number, inputs[0].shape
     if equation.primitive.name == "abs" and to.is_positive(x):
@@ -231,18 +233,18 @@ def _abs(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.select(above, one, to.select(below, to.negative(one), zero)), shape)
 
 
-@_rule("exp", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sin", "cos", "sqrt",
-       "rsqrt")  # fmt: skip
+@rule("exp", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "sin", "cos", "sqrt",
+      "rsqrt", "exp2")  # fmt: skip
 def _unary(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.unary(equation.primitive.name, inputs[0].number), inputs[0].shape)
 
 
-@_rule("square", "integer_pow")
+@rule("square", "integer_pow")
 def _power(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.power(inputs[0].number, int(equation.params.get("y", 2))), inputs[0].shape)
 
 
-@_rule("pow")
+@rule("pow")
 def _general_power(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     x, y, shape = _pair(to, equation, inputs)
     exponent = to.literal(y)
@@ -255,7 +257,7 @@ def _general_power(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.unary("exp", to.arithmetic("mul", y, to.unary("log", x))), shape)
 
 
-@_rule("dot_general")
+@rule("dot_general")
 def _dot(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     (over_a, over_b), (batch_a, batch_b) = equation.params["dimension_numbers"]
     a, b = (to.constant(x.astype(float)) if isinstance(x, np.ndarray) else x for x in inputs)
@@ -275,13 +277,13 @@ def _dot(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(number, equation.outvars[0].aval.shape)
 
 
-@_rule("reduce_sum")
+@rule("reduce_sum")
 def _sum(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     members, left = to.rows(inputs[0], tuple(map(int, equation.params["axes"])))
     return Value(to.row_sum(inputs[0].number, members), left)
 
 
-@_rule("reduce_max", "reduce_min")
+@rule("reduce_max", "reduce_min")
 def _largest(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     members, left = to.rows(inputs[0], tuple(map(int, equation.params["axes"])))
     if equation.primitive.name == "reduce_max":
@@ -289,12 +291,12 @@ def _largest(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Value(to.negative(to.row_max(to.negative(inputs[0].number), members)), left)
 
 
-@_rule("stop_gradient")
+@rule("stop_gradient")
 def _stop(to: "Translator", equation: Any, inputs: list[Any]) -> Any:  # noqa: ARG001
     return Value(to.stop(inputs[0].number), inputs[0].shape)
 
 
-@_rule("convert_element_type")
+@rule("convert_element_type")
 def _convert(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     """Between floats the identity; truth values become 0 and 1 (traps 4 and 5)."""
     x, kind = inputs[0], equation.params["new_dtype"].kind
@@ -316,7 +318,7 @@ def _convert(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
 # ---------------------------------------------------------------------------------- truth values
 
 
-@_rule(*COMPARISONS)
+@rule(*COMPARISONS)
 def _compare(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     a, b, shape = _pair(to, equation, inputs)
     name = equation.primitive.name
@@ -329,7 +331,7 @@ def _compare(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Predicate(to.emit("compare", (a, b), int(np.prod(shape)), name=name), shape)
 
 
-@_rule("is_finite")
+@rule("is_finite")
 def _finite(to: "Translator", equation: Any, inputs: list[Any]) -> Any:  # noqa: ARG001
     x = inputs[0]
     if to.operations[x.number].kind == "constant":
@@ -337,7 +339,7 @@ def _finite(to: "Translator", equation: Any, inputs: list[Any]) -> Any:  # noqa:
     return Predicate(to.emit("finite", (x.number,), int(np.prod(x.shape))), x.shape)
 
 
-@_rule("and", "or", "not", "reduce_and", "reduce_or")
+@rule("and", "or", "not", "reduce_and", "reduce_or")
 def _logic(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     name, shape = equation.primitive.name, equation.outvars[0].aval.shape
     if any(isinstance(x, Value) for x in inputs):
@@ -351,7 +353,7 @@ def _logic(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     return Predicate(to.emit("logic", given, int(np.prod(shape)), name=name), shape)
 
 
-@_rule("select_n", known=True)
+@rule("select_n", known=True)
 def _select(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     which, *cases = inputs
     shape = equation.outvars[0].aval.shape
@@ -375,7 +377,7 @@ def _select(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
 # ------------------------------------------------------------------------------------------ loops
 
 
-@_rule("scan", known=True)
+@rule("scan", known=True)
 def _scan(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     """A loop of constant length, unrolled."""
     params = equation.params
@@ -417,7 +419,7 @@ def _stacked(to: "Translator", parts: list[Any]) -> Any:
     return Value(joined, (len(parts), *parts[0].shape))
 
 
-@_rule("cond", known=True)
+@rule("cond", known=True)
 def _cond(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
     which, *rest = inputs
     if not isinstance(which, np.ndarray):

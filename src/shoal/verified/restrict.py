@@ -25,15 +25,22 @@ def restrict(program: Program, entries: np.ndarray) -> tuple[Program, dict[int, 
         mask = needed.get(number)
         if mask is None or not mask.any():
             continue
+        if op.kind == "take" and not needed[op.inputs[0]].any():  # nothing but what it fills in
+            values = np.full(int(mask.sum()), float(op.options["fill"]))
+            operations.append(Operation("constant", (), len(values), {"value": values}, op.place))
+            numbers[number], places[number] = len(operations) - 1, np.cumsum(mask) - 1
+            continue
         given = []
         for i, part in zip(op.inputs, _wanted(program, op, mask), strict=True):
+            if op.kind == "join" and not part.any():
+                continue
             if op.kind == "take" or (part == needed[i]).all():
                 given.append(numbers[i])
                 continue
             index = places[i][np.flatnonzero(part)]  # other operations need more of it
             operations.append(_taken(numbers[i], index, op.place))
             given.append(len(operations) - 1)
-        operations.append(_smaller(op, mask, tuple(given), [places[i] for i in op.inputs]))
+        operations.append(_smaller(op, mask, tuple(given), [places.get(i) for i in op.inputs]))
         numbers[number] = len(operations) - 1
         if op.kind == "weight" and not mask.all():
             whole, index = len(operations) - 1, np.flatnonzero(mask)
@@ -105,7 +112,7 @@ def _wanted(program: Program, op: Operation, mask: np.ndarray) -> list[np.ndarra
     return [mask] * len(sizes)
 
 
-def _smaller(op: Operation, mask: np.ndarray, given: tuple, places: list[np.ndarray]) -> Operation:
+def _smaller(op: Operation, mask: np.ndarray, given: tuple, places: list[Any]) -> Operation:
     options: dict[str, Any] = dict(op.options)
     size = int(mask.sum())
     if op.kind == "weight":

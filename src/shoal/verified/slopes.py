@@ -25,6 +25,12 @@ def _exp(walk: Any, low: np.ndarray, high: np.ndarray) -> Slopes:  # noqa: ARG00
     return top, top, top
 
 
+def _exp2(walk: Any, low: np.ndarray, high: np.ndarray) -> Slopes:  # noqa: ARG001
+    walk.require(high < 1000, "a power of two overflows on the ball")
+    top = np.exp2(np.minimum(high, 1001.0)) * (1 + 1e-13)
+    return 0.6931471806 * top, 0.480453014 * top, 0.333024652 * top  # log(2)^k, rounded up
+
+
 def _positive(walk: Any, low: np.ndarray, name: str) -> np.ndarray:
     walk.require(low > 1e-60, f"the argument of {name} may reach zero")
     return np.where(low > 1e-60, low, 1.0) * (1 - 1e-13)
@@ -66,6 +72,7 @@ SLOPES: dict[str, Callable[[Any, np.ndarray, np.ndarray], Slopes]] = {
     "silu": _always(1.0998393202, 0.5, 0.3081815159),
     "exp": _exp,
     "expm1": _exp,
+    "exp2": _exp2,
     "log": _log,
     "log1p": _log1p,
     "sqrt": _sqrt,

@@ -203,6 +203,7 @@ def constant(value: np.ndarray) -> Taylor:
 ROOT_PI = 1.7724538509055159  # below the true root; its error is in the radius
 SLOPE_ERF = Ball(np.array(2 / ROOT_PI), np.array(4e-15))
 HALF_ROOT = 0.7071067811865476
+LOG2 = 0.6931471805599453  # off by less than 1e-16
 
 
 def _times(value: Ball, factor: float) -> Ball:
@@ -221,6 +222,10 @@ def _slopes(name: str, x: Ball, y: Ball) -> tuple[Ball, Callable[[], Ball]]:
     if name in ("exp", "expm1"):
         slope = y if name == "exp" else balls.apply("exp", x)
         return slope, lambda: slope
+    if name == "exp2":
+        log2 = Ball(np.full(x.shape, LOG2), np.full(x.shape, 1e-16))
+        slope = balls.mul(log2, y)
+        return slope, lambda: balls.mul(log2, slope)
     if name in ("log", "log1p"):
         slope = balls.div(one, x if name == "log" else balls.add(one, x))
         return slope, lambda: balls.neg(balls.mul(slope, slope))

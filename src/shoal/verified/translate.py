@@ -15,6 +15,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
 from shoal.diagnostics.programs import called_jaxpr, place_of
+from shoal.verified import linear  # noqa: F401 (enters its rules into the table)
 from shoal.verified.balls import Refusal
 from shoal.verified.patterns import Patterns
 from shoal.verified.primitives import KEPT, PRIMITIVES
