@@ -32,6 +32,7 @@ export function drawRisk(view) {
   if (!ready()) return;
   const traces = [], shapes = [], notes = [];
   view.pins.forEach((pin, k) => traces.push({ x: pin.step, y: pin.risk, name: `pinned ${k + 1}`, mode: "lines", line: { color: style(ghosts[k % 3]), dash: dashes[k % 3], width: 1.8 } }));
+  if (view.before && !view.step.length) traces.push({ x: view.before.step, y: view.before.risk, name: "before the change", mode: "lines", opacity: 0.35, line: { color: style("--soft"), width: 2 } });
   if (view.prediction) traces.push({ x: view.prediction.step, y: view.prediction.y, name: "kernel at the start predicts", mode: "lines", line: { color: style("--guess"), dash: "dot", width: 2 } });
   for (const [name, curve] of Object.entries(view.bounds)) traces.push({ x: curve.step, y: curve.y, name: view.theorem ? `${spaced(view.theorem)}: ${name}` : name, mode: "lines", line: { color: style("--bound"), dash: "dash", width: 2 } });
   traces.push({ x: view.step, y: view.risk, name: "measured", mode: view.step.length < 3 ? "lines+markers" : "lines", line: { color: style("--curve"), width: 2.6 } });
