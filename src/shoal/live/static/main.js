@@ -210,6 +210,7 @@ const handlers = {
     if (!pin) return;
     pin.step = message.step;
     pin.risk = message.risk;
+    showPins();
     redraw();
   },
   prove(message) {
@@ -292,7 +293,7 @@ function showStep() {
   stepScale = scale(Math.min(middle / 1000, ...all), Math.max(middle * 4, ...all), false);
   const slider = byId("step-slider");
   if (document.activeElement !== slider) slider.value = stepScale.place(marks.now);
-  if (document.activeElement !== byId("step-box")) byId("step-box").value = String(Number(marks.now.toPrecision(5)));
+  if (document.activeElement !== byId("step-box")) byId("step-box").value = marks.now < 1e-3 ? marks.now.toExponential(3) : String(Number(marks.now.toPrecision(5)));
   const lines = [
     ["largest", `largest that ${known.theorem ? known.theorem.replaceAll("_", " ") : "the theorem"} allows`, "--bound"],
     ["edge", "2 / sharpness: unstable beyond", "--bad"],
