@@ -180,6 +180,8 @@ def test_a_story_to_its_end(browser, number):
     story = STORIES[number - 1]
     browser.open(address())
     browser.until("document.getElementById('stories').options.length === 6")
+    browser.until("lab.status")
+    before = browser.run("return lab.status.run")
     browser.set("stories", number)
     for count, step in enumerate(story["steps"], 1):
         title = f"{story['title']} ({count} of {len(story['steps'])})"
@@ -192,7 +194,8 @@ def test_a_story_to_its_end(browser, number):
                 if v.isalnum()
             )
             browser.until(f"document.getElementById('target').value === {target} && ({values})")
-            browser.until("document.getElementById('play').textContent !== 'Play again'")
+            browser.until(f"lab.status.run > {before} && lab.status.finished")
+            before = browser.run("return lab.status.run")
             browser.finished()
             browser.until("document.querySelector('#verdict .badge').textContent.length > 2")
         check_story(browser, number, count)

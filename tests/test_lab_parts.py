@@ -136,6 +136,7 @@ def test_the_step_changes_on_the_way_and_the_script_repeats_it(tmp_path):
         run_errand("save", WU._replace(changes=((2, 0.003),)), 6, "", tmp_path)
 
 
+@pytest.mark.slow
 def test_other_probes_replay_the_run_and_another_setting_starts_anew():
     one, said = session()
     one.look(WU, reset=True, number=1)
@@ -164,6 +165,7 @@ def test_advice_keeps_its_promise():
     assert all(line["holds"] for line in after["hypotheses"])
 
 
+@pytest.mark.slow
 def test_the_proof_of_a_page_is_that_of_prove(tmp_path):
     values = {"num_samples": "1", "num_steps": "30", "width": "6"}
     found = run_errand("prove", State(EXAMPLE, tuple(values.items())), 30, "", tmp_path)
@@ -177,6 +179,7 @@ def test_the_proof_of_a_page_is_that_of_prove(tmp_path):
     assert (later["verdict"], later["step"]) == ("converges", 30)
 
 
+@pytest.mark.slow
 def test_the_script_of_an_own_model_runs():
     state = State(EXAMPLE, (("num_steps", "3"), ("width", "4")), theorem="kernel_regime")
     asked = ask(state)

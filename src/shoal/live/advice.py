@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.console import shapes_weights
 from shoal.errors import InputError
 from shoal.lab.paper import Paper
 from shoal.lab.setting import Mark
@@ -96,9 +97,8 @@ def _found(name: str, word: str, before: list[str], left: list[str], text: str) 
 
 def hints(asked: Asked) -> list[str]:
     """What usually helps, though it compiles anew, in words."""
-    fields = asked.setup.setting.fields()
-    wider = next((name for name in WIDER if name in fields), None)
-    found = []
-    if wider and isinstance(asked.source, Paper):
-        found.append(f"Often a larger {wider} or fewer samples: these compile again, so try them.")
-    return found
+    if not isinstance(asked.source, Paper):
+        return []
+    sizes = (name for name in WIDER if shapes_weights(asked.setup.setting, name))
+    larger = "".join(f"a larger {name} or " for name in list(sizes)[:1])
+    return [f"Often {larger}fewer samples help: these compile again, so try them."]

@@ -7,7 +7,7 @@ theorem's docstring instead.
 FORMULAS: dict[str, tuple[str, str]] = {
     "wu2023.theorem_a": (
         r"c_5<1,\quad c_6<2,\quad \gamma\le\frac{\chi}{\varphi^2}",
-        r"\ell_t\le\Big(1-\frac{\gamma\alpha^2}{4}\Big)^t\,\ell_0",
+        r"\ell_t\le\left(1-\frac{\gamma\alpha^2}{4}\right)^t\,\ell_0",
     ),
     "wu2023.theorem_b": (
         r"c_5'<1",
@@ -19,15 +19,15 @@ FORMULAS: dict[str, tuple[str, str]] = {
     ),
     "song2024.theorem_1": (
         r"\eta L<2",
-        r"F_t=F_*+\frac12\sum_j\big(1-\eta\sigma_j^2\big)^{2t}\,(u_j^\top r_0)^2",
+        r"F_t=F_*+\frac12\sum_j\left(1-\eta\sigma_j^2\right)^{2t}\,(u_j^\top r_0)^2",
     ),
     "song2024.theorem_2": (
         r"F_0\le\frac{\lambda^2R^2}{32},\quad \eta\le\frac1L",
-        r"F_t\le\Big(1-\frac{\eta\lambda^2}{4}\Big)^tF_0",
+        r"F_t\le\left(1-\frac{\eta\lambda^2}{4}\right)^tF_0",
     ),
     "song2024.theorem_3": (
         r"F_0\le\frac{\mu_0R_J^2}{32},\quad \eta\le\frac1L",
-        r"F_t\le\Big(1-\frac{\eta\mu_0}{4}\Big)^tF_0",
+        r"F_t\le\left(1-\frac{\eta\mu_0}{4}\right)^tF_0",
     ),
     "song2024.theorem_s": (
         r"\mathrm{rank}\,K=n-1",
@@ -49,19 +49,19 @@ FORMULAS: dict[str, tuple[str, str]] = {
     ),
     "qin2025.theorem_d": (
         r"\lVert r_0\rVert\le r_{\max},\quad "
-        r"\eta\le\min\Big(\frac{a}{\beta^2},\frac{b}{L_J\lVert r_0\rVert}\Big)",
+        r"\eta\le\min\left(\frac{a}{\beta^2},\frac{b}{L_J\lVert r_0\rVert}\right)",
         r"\lVert r_{t+1}\rVert\le(1-c\,\eta\alpha^2)\,\lVert r_t\rVert",
     ),
     "qin2025.theorem_d0": (
         r"\lVert r_0\rVert\le r_{\max},\quad "
-        r"\eta\le\min\Big(\frac{a}{\beta^2},\frac{b}{L_J\lVert r_0\rVert}\Big)",
+        r"\eta\le\min\left(\frac{a}{\beta^2},\frac{b}{L_J\lVert r_0\rVert}\right)",
         r"\lVert r_{t+1}\rVert\le(1-c\,\eta\alpha^2)\,\lVert r_t\rVert, \quad "
         r"\alpha=\tfrac12\sigma_p(J_0)",
     ),
     "kernel_regime": (
         r"q+\gamma\max_t\lVert K_t-K_0\rVert<1",
-        r"\Big|\,\lVert e_t\rVert-\lVert(I-\gamma K_0)^te_0\rVert\,\Big| "
-        r"\le\big((q+\gamma\Delta)^t-q^t\big)\lVert e_0\rVert",
+        r"\left|\lVert e_t\rVert-\lVert(I-\gamma K_0)^te_0\rVert\right| "
+        r"\le\left((q+\gamma\Delta)^t-q^t\right)\lVert e_0\rVert",
     ),
 }
 """LaTeX by paper and theorem; ``kernel_regime`` is about every model."""

@@ -51,11 +51,10 @@ class Session:
         kept = before is not None and not reset and self._same(before, asked)
         self.asked = asked
         if kept and self.run is not None:
-            found = gauges.judged(asked, self._records(), finished=self._finished())
+            found = self._judged()
         else:
             # other probes, or another theorem: the same run once more, with its new records
-            same = before is not None and not reset and before.state.same_run(state)
-            rerun = same and before is not None and before.step_size == asked.step_size
+            rerun = before is not None and not reset and self._same_curve(before, asked)
             self._reset(asked, again if rerun else 0)
             found = gauges.judged(asked, gauges.at_start(asked))
         took = 1000 * (time.perf_counter() - begun)
@@ -71,15 +70,19 @@ class Session:
             "attention": self._tell_attention, "advice": self._advice(),
         }  # fmt: skip
 
-    def _same(self, before: Asked, now: Asked) -> bool:
-        """Whether the run under way is the one that is asked for."""
+    def _same_curve(self, before: Asked, now: Asked) -> bool:
+        """Whether the run under way passes the numbers of the one that is asked for."""
         return (
             before.state.same_run(now.state)
-            and before.state.changes == now.state.changes
+            and before.setup.setting.method == now.setup.setting.method
             and before.step_size == now.step_size
-            and before.probes == now.probes
-            and before.state.theorem == now.state.theorem
+            and tuple(self.changes) == now.state.changes
         )
+
+    def _same(self, before: Asked, now: Asked) -> bool:
+        """Whether it also has the records that are asked for."""
+        recorded = before.probes == now.probes and before.state.theorem == now.state.theorem
+        return recorded and self._same_curve(before, now)
 
     def _reset(self, asked: Asked, goal: int) -> None:
         self.run, self.at, self.goal = None, 0, min(goal, asked.total)
@@ -245,7 +248,8 @@ class Session:
             "attention": self._tell_attention,
         }  # fmt: skip
 
-    def _tell_verdict(self) -> None:
+    def _judged(self) -> dict[str, Any]:
+        """The theorem compared with the run so far, or with the whole run."""
         asked = self.asked
         assert asked is not None
         assert self.run is not None
@@ -256,7 +260,10 @@ class Session:
             at, _ = self.changes[-1]
             words = f"The step size was changed at step {at}; theorems are about a constant step."
             found |= {"verdict": "not applicable", "words": words, "curves": {}}
-        self.tell("gauges", **found, number=None, milliseconds=None)
+        return found
+
+    def _tell_verdict(self) -> None:
+        self.tell("gauges", **self._judged(), number=None, milliseconds=None)
         self.status()
 
     def _tell_controls(self) -> None:
@@ -303,15 +310,17 @@ class Session:
         """A job that tries one change per turn, and tells what helped when all are tried."""
         asked = self.asked
         assert asked is not None
-        turns, found = advice.trials(asked, self.own), list[dict[str, Any]]()
+        turns, found, tried = advice.trials(asked, self.own), list[dict[str, Any]](), False
 
         def one() -> bool:
+            nonlocal tried
             for change in turns:
+                tried = True
                 if change is not None:
                     found.append(change)
                 return True
             order = sorted(found, key=lambda change: not change["whole"])
-            self.tell("advice", changes=order[:4], hints=advice.hints(asked))
+            self.tell("advice", changes=order[:4], hints=advice.hints(asked) if tried else [])
             return False
 
         return one

@@ -28,12 +28,13 @@ class State(NamedTuple):
     data: str = ""  # Digest of a file that was dropped.
 
     def same_run(self, other: "State") -> bool:
-        """Whether both have the same trajectory up to where their step sizes differ."""
-        without = [
-            (s.target, {k: v for k, v in s.values if k != "step_size"}, s.seed, s.data)
+        """Whether both describe the same run, but for its method and step size."""
+        left_out = "step_size", "method"
+        mine, theirs = (
+            (s.target, {k: v for k, v in s.values if k not in left_out}, s.seed, s.data)
             for s in (self, other)
-        ]
-        return without[0] == without[1]
+        )
+        return mine == theirs
 
 
 def _word(value: Any, what: str, longest: int = LONGEST) -> str:

@@ -149,6 +149,8 @@ class Worker:
 
     def serve(self) -> None:
         """Work until the input ends."""
+        from shoal.runtime import clear_programs
+
         wait: float | None = 0.0
         while True:
             command = self.inbox.take(wait)
@@ -158,8 +160,11 @@ class Worker:
                 continue
             if self.turn():
                 wait = 0.0
-            else:  # a slow run waits for its time, everything else for a command
-                wait = 0.01 if any(s.busy() for s in self.sessions.values()) else None
+            elif not any(s.busy() for s in self.sessions.values()):
+                clear_programs()  # every program takes memory maps, and there is a limit
+                wait = None
+            else:  # a slow run waits for its time
+                wait = 0.01
 
 
 def _positive(value: Any) -> float:

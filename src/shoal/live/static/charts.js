@@ -32,6 +32,7 @@ export function drawRisk(view) {
   if (!ready()) return;
   const traces = [], shapes = [], notes = [];
   view.pins.forEach((pin, k) => traces.push({ x: pin.step, y: pin.risk, name: `pinned ${k + 1}`, mode: "lines", line: { color: style(ghosts[k % 3]), dash: dashes[k % 3], width: 1.8 } }));
+  if (view.before && !view.step.length) traces.push({ x: view.before.step, y: view.before.risk, name: "before the change", mode: "lines", opacity: 0.35, line: { color: style("--soft"), width: 2 } });
   if (view.prediction) traces.push({ x: view.prediction.step, y: view.prediction.y, name: "kernel at the start predicts", mode: "lines", line: { color: style("--guess"), dash: "dot", width: 2 } });
   for (const [name, curve] of Object.entries(view.bounds)) traces.push({ x: curve.step, y: curve.y, name: view.theorem ? `${spaced(view.theorem)}: ${name}` : name, mode: "lines", line: { color: style("--bound"), dash: "dash", width: 2 } });
   traces.push({ x: view.step, y: view.risk, name: "measured", mode: view.step.length < 3 ? "lines+markers" : "lines", line: { color: style("--curve"), width: 2.6 } });
@@ -88,6 +89,7 @@ export function drawSpectrum(message) {
   if (message.now) traces.push(curve(message.now, `at step ${message.at}`, "--curve", "circle"));
   const all = traces.flatMap((t) => t.y);
   const frame = layout("number of the eigenvalue", "eigenvalue", { showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, margin: { t: 30, r: 12, b: 44, l: 58 } });
+  if (message.start.length <= 12) frame.xaxis.dtick = 1;
   if (Math.min(...all) > 0) frame.yaxis = axis("eigenvalue", logarithmic(all));
   globalThis.Plotly.react(place, traces, frame, options);
 }
@@ -131,7 +133,7 @@ export function drawAttention(message) {
   const place = byId("attention");
   if (!message || !message.start.maps.length) return place.replaceChildren(make("p", { className: "sentence", textContent: "No softmax attention was found in this model." }));
   place.replaceChildren(...message.start.maps.map((start, k) => {
-    const now = message.now?.maps[k], top = Math.max(...start.flat(), ...(now?.flat() ?? []), 1e-9);
+    const now = message.now?.maps[k], top = Math.max(...start.flat(), ...(now?.flat() ?? []), 2 / start[0].length); // uniform is half-way at most
     const sides = [make("div", { className: "map" }, canvas(start, top, "at the start"), make("span", { textContent: "at the start" }))];
     if (now) sides.push(make("div", { className: "map" }, canvas(now, top, `at step ${message.at}`), make("span", { textContent: `at step ${message.at}` })));
     return make("div", {}, make("span", { className: "sentence", textContent: `${message.start.names[k]}; light 0, strong ${number(top, 3)}` }), make("div", { className: "maps" }, ...sides));

@@ -129,7 +129,8 @@ const handlers = {
     redraw();
   },
   run(message) {
-    run = { ...freshRun(), number: message.run, total: message.total };
+    const before = run.step.length > 1 ? { step: run.step, risk: run.risk } : run.before;
+    run = { ...freshRun(), number: message.run, total: message.total, before };
     byId("proof").hidden = true;
     redraw();
   },
@@ -143,7 +144,7 @@ const handlers = {
   },
   status(message) {
     if (message.run !== run.number) return;
-    status = message;
+    lab.status = status = message;
     state.changes = message.changes;
     byId("play").textContent = message.playing ? "Pause" : message.finished ? "Play again" : "Play";
     byId("step").disabled = message.finished;
@@ -209,6 +210,7 @@ const handlers = {
     if (!pin) return;
     pin.step = message.step;
     pin.risk = message.risk;
+    showPins();
     redraw();
   },
   prove(message) {
@@ -248,13 +250,22 @@ function redrawAll() {
   if (latest.plane) drawPlane(latest.plane);
 }
 
+let jobs = 0;
 function busy(text) {
   working = true;
+  const job = (jobs += 1), still = () => working && job === jobs;
   setTimeout(() => {
-    if (!working) return;
+    if (!still()) return;
     byId("worker").className = "working";
     byId("worker").textContent = `${text} …`;
   }, 250);
+  setTimeout(() => {
+    if (!still()) return;
+    const stop = make("button", { className: "plain", textContent: "stop it", title: "End the worker and start another" });
+    stop.onclick = restartWorkers;
+    byId("worker").textContent = `${text}, compiling … `;
+    byId("worker").append(stop);
+  }, 4000);
 }
 
 function idle() {
@@ -282,7 +293,7 @@ function showStep() {
   stepScale = scale(Math.min(middle / 1000, ...all), Math.max(middle * 4, ...all), false);
   const slider = byId("step-slider");
   if (document.activeElement !== slider) slider.value = stepScale.place(marks.now);
-  if (document.activeElement !== byId("step-box")) byId("step-box").value = String(Number(marks.now.toPrecision(5)));
+  if (document.activeElement !== byId("step-box")) byId("step-box").value = marks.now < 1e-3 ? marks.now.toExponential(3) : String(Number(marks.now.toPrecision(5)));
   const lines = [
     ["largest", `largest that ${known.theorem ? known.theorem.replaceAll("_", " ") : "the theorem"} allows`, "--bound"],
     ["edge", "2 / sharpness: unstable beyond", "--bad"],
@@ -501,7 +512,6 @@ function wire() {
   on("report", "click", () => errand("report"));
   on("data-button", "click", () => byId("data-file").click());
   on("data-file", "change", () => takeFile(byId("data-file").files[0]));
-  on("worker", "dblclick", restartWorkers);
   addEventListener("dragover", (event) => {
     event.preventDefault();
     byId("drop").hidden = false;
@@ -520,7 +530,11 @@ function wire() {
     event.preventDefault();
     byId(act).click();
   });
-  addEventListener("hashchange", () => readAddress() && look({ reset: true }));
+  addEventListener("hashchange", () => {
+    if (!readAddress()) return;
+    look({ reset: true });
+    askForPins();
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
   document.querySelector("script[src='plotly.js']").addEventListener("load", redrawAll);
   if (matchMedia("(max-width: 46rem)").matches) byId("settings-fold").open = false;
@@ -533,6 +547,10 @@ function opened() {
   const linked = readAddress();
   tell({ do: "hello" });
   look({ reset: true, goal: linked ? wanted : Infinity });
+  askForPins();
+}
+
+function askForPins() {
   for (const pin of pins) tell({ do: "pin", state: pin.state, steps: pin.at, slot: pin.slot });
 }
 
