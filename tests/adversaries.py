@@ -131,7 +131,9 @@ def false_answers(result):
     """What is wrong with a verdict."""
     outcome, said, truth = result
     wrong = [f"{name}: said {said[name]}, is {truth[name]}" for name in said
-             if said[name] is not None and said[name] != truth[name]]  # fmt: skip
+             if None not in (said[name], truth[name]) and said[name] != truth[name]]  # fmt: skip
+    if outcome == "holds" and None in truth.values():
+        wrong.append("holds, and a hypothesis is not defined")
     if outcome == "violated":
         wrong.append("violated")
     return wrong

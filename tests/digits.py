@@ -270,12 +270,13 @@ class _Box:
 
 
 def truths(certificate, start, seen):
-    """For every hypothesis whether it is true at 60 digits."""
+    """For every hypothesis whether it is true at 60 digits; None where it is not defined (0/0)."""
     found = {}
     for name, (lhs, rhs, _) in hypotheses(certificate, start, seen).items():
-        sides = np.broadcast_arrays(lhs.value, rhs.value)
-        found[name] = all(
-            bool(a <= b) and bool(mpmath.isfinite(b))
-            for a, b in zip(*(s.ravel() for s in sides), strict=True)
-        )
+        sides = (side.ravel() for side in np.broadcast_arrays(lhs.value, rhs.value))
+        pairs = list(zip(*sides, strict=True))
+        if any(mpmath.isnan(a) or mpmath.isnan(b) for a, b in pairs):
+            found[name] = None
+        else:
+            found[name] = all(a <= b and mpmath.isfinite(b) for a, b in pairs)
     return found
