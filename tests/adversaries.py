@@ -1,7 +1,7 @@
 """Certificates under attack: starts that are hard for floating point, judged at 60 digits.
 
-``python tests/adversaries.py [COUNT] [THEOREM ...]`` attacks every theorem COUNT times and prints how
-often it held, was violated, did not apply or was left open, and how often that was false.
+``python tests/adversaries.py [COUNT] [THEOREM ...]`` attacks every theorem COUNT times and prints
+how often it held, was violated, did not apply or was left open, and how often that was false.
 """
 
 import collections
@@ -39,7 +39,14 @@ SETTINGS = {
 }
 SMALL = {
     "wu2023": {"num_samples": 2, "num_tokens": 3, "dim": 3, "width": 6, "pooling": "sum"},
-    "song2024": {"num_samples": 2, "num_tokens": 2, "dim": 5, "key_dim": 2, "value_dim": 2, "num_heads": 1},
+    "song2024": {
+        "num_samples": 2,
+        "num_tokens": 2,
+        "dim": 5,
+        "key_dim": 2,
+        "value_dim": 2,
+        "num_heads": 1,
+    },
     "arda2026": {"num_samples": 3, "num_tokens": 3, "dim": 2, "num_heads": 4},
     "qin2025": {"num_samples": 2, "num_tokens": 2, "dim": 4, "width": 6, "num_layers": 1},
 }
@@ -124,7 +131,9 @@ def false_answers(result):
     """What is wrong with a verdict."""
     outcome, said, truth = result
     wrong = [f"{name}: said {said[name]}, is {truth[name]}" for name in said
-             if said[name] is not None and said[name] != truth[name]]  # fmt: skip
+             if None not in (said[name], truth[name]) and said[name] != truth[name]]  # fmt: skip
+    if outcome == "holds" and None in truth.values():
+        wrong.append("holds, and a hypothesis is not defined")
     if outcome == "violated":
         wrong.append("violated")
     return wrong
@@ -148,6 +157,6 @@ if __name__ == "__main__":
     for theorem in sys.argv[2:] or SETTINGS:
         begun = time.time()
         counts, wrong = attack(theorem, range(count))
-        print(theorem, dict(counts), f"{len(wrong)} false", f"{time.time() - begun:.0f} s", flush=True)
-        for each in wrong[:10]:
-            print("   ", *each, flush=True)
+        told = f"{theorem} {dict(counts)}, {len(wrong)} false, {time.time() - begun:.0f} s\n"
+        sys.stdout.write(told + "".join(f"    {each}\n" for each in wrong[:10]))
+        sys.stdout.flush()

@@ -116,7 +116,9 @@ def _scan(params, given):
         state, rest = found[:carry], found[carry:]
         made.append(rest)
     made = made[::-1] if params["reverse"] else made
-    stacks = [np.stack([np.asarray(m[i]) for m in made]) for i in range(len(made[0]) if made else 0)]
+    stacks = [
+        np.stack([np.asarray(m[i]) for m in made]) for i in range(len(made[0]) if made else 0)
+    ]
     return [*state, *stacks]
 
 
@@ -240,17 +242,26 @@ def _moved_pad(params, a, b):
     return np.where(found < 0, b, a.ravel()[found])
 
 
-def hypotheses(certificate, start, seen):
-    """Both sides of every hypothesis of a theorem about one run, to 60 digits."""
+@functools.cache
+def _traced(certificate, structure, shapes):
+    """The jaxpr of the hypotheses, once for all runs of equal shape."""
 
     def assumed(start, seen):
         return _sides(certificate, start, seen)["hypotheses"]
 
+    given = [jax.ShapeDtypeStruct(shape, name) for shape, name in shapes]
     with native.formulas_only():
-        closed, shape = jax.make_jaxpr(assumed, return_shape=True)(start, seen)
-    leaves = [exact(x) for x in jax.tree.leaves((start, seen))]
-    found = evaluate(closed.jaxpr, closed.consts, leaves)
-    return jax.tree.unflatten(jax.tree.structure(shape), [_Box(x) for x in found])
+        found = jax.make_jaxpr(assumed, return_shape=True)(*jax.tree.unflatten(structure, given))
+    return found[0], jax.tree.structure(found[1])
+
+
+def hypotheses(certificate, start, seen):
+    """Both sides of every hypothesis of a theorem about one run, to 60 digits."""
+    leaves, structure = jax.tree.flatten((start, seen))
+    shapes = tuple((np.shape(x), np.asarray(x).dtype.name) for x in leaves)
+    closed, tree = _traced(certificate, structure, shapes)
+    found = evaluate(closed.jaxpr, closed.consts, [exact(x) for x in leaves])
+    return jax.tree.unflatten(tree, [_Box(x) for x in found])
 
 
 class _Box:
@@ -259,11 +270,13 @@ class _Box:
 
 
 def truths(certificate, start, seen):
-    """For every hypothesis whether it is true at 60 digits."""
+    """For every hypothesis whether it is true at 60 digits; None where it is not defined (0/0)."""
     found = {}
     for name, (lhs, rhs, _) in hypotheses(certificate, start, seen).items():
-        sides = np.broadcast_arrays(lhs.value, rhs.value)
-        found[name] = all(
-            bool(a <= b) and bool(mpmath.isfinite(b)) for a, b in zip(*(s.ravel() for s in sides), strict=True)
-        )
+        sides = (side.ravel() for side in np.broadcast_arrays(lhs.value, rhs.value))
+        pairs = list(zip(*sides, strict=True))
+        if any(mpmath.isnan(a) or mpmath.isnan(b) for a, b in pairs):
+            found[name] = None
+        else:
+            found[name] = all(a <= b and mpmath.isfinite(b) for a, b in pairs)
     return found

@@ -34,7 +34,12 @@ def some_formula(x, W):
     sigma = jnp.linalg.svd(A, full_matrices=False, compute_uv=False)
     top = jnp.linalg.eigvalsh(A @ A.T)[-1]
     gap = jnp.where(sigma[0] > 1, jnp.log1p(sigma[0]), jnp.tanh(sigma[-1]))
-    return sigma, jnp.sqrt(top) ** 3 / (1 + jnp.max(jnp.abs(A))), gap, jnp.exp(-gap) ** jnp.arange(3)
+    return (
+        sigma,
+        jnp.sqrt(top) ** 3 / (1 + jnp.max(jnp.abs(A))),
+        gap,
+        jnp.exp(-gap) ** jnp.arange(3),
+    )
 
 
 @in_float64
@@ -85,7 +90,8 @@ def test_a_nan_fails_a_conclusion_on_either_side_and_a_missing_probe_is_not_chec
     assert read_conclusion("c", Inequality(np.nan, 1.0)).holds is False
     assert read_conclusion("c", Inequality(1.0, np.nan)).holds is False
     missing = read_conclusion("c", not_checked("path"))
-    assert missing.holds is None and not missing.checked
+    assert missing.holds is None
+    assert not missing.checked
 
 
 # ---------------------------------------------------------------------- two certificates that lied

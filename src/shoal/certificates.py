@@ -48,8 +48,8 @@ SMALLEST = float(np.finfo(np.float64).tiny)
 def positive(value: Any) -> Inequality:
     """The hypothesis ``0 < value``, which an exact 0 fails.
 
-    >>> read_hypothesis("0 < x", positive(0.0)).holds, read_hypothesis("0 < x", positive(1e-9)).holds
-    (False, True)
+    >>> [read_hypothesis("0 < x", positive(x)).holds for x in (0.0, 1e-9)]
+    [False, True]
     """
     return Inequality(SMALLEST, value)
 

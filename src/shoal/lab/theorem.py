@@ -295,7 +295,8 @@ def _jet_facts(setup: Setup) -> dict[str, float]:
     k = enough[0] if enough else max(fits, key=lambda k: reach[k])
     beta, L = float(balls_.beta[k]), float(balls_.L[k])
     turn = L * found.residual_norm
-    step = min(Split().a / beta**2 if beta > 0 else np.inf, Split().b / turn if turn > 0 else np.inf)
+    by_size = Split().a / beta**2 if beta > 0 else np.inf
+    step = min(by_size, Split().b / turn if turn > 0 else np.inf)
     weight: Any = setup.squares_weight
     allowed = (1 - ROOM) * step / (2 * weight) if enough and np.isfinite(step) else np.nan
     return {

@@ -23,7 +23,7 @@ from shoal.verified.intervals import Interval, Truth, point
 CHOSEN = "chosen_value"
 SPREAD = "enclosure_width"
 Value = Any
-"""An `Interval` for floats, a `Truth` for predicates, an array of whole numbers, which are exact."""
+"""An `Interval` for floats, a `Truth` for predicates, an array of whole numbers, all exact."""
 
 
 class NoRule(Refusal):
@@ -134,7 +134,7 @@ def _compiled(closed: Any) -> Callable:
 
 
 def _call(params: dict[str, Any], *given: Value) -> list[Value]:
-    closed = params.get("jaxpr") or params.get("call_jaxpr") or params.get("call")
+    closed: Any = params.get("jaxpr") or params.get("call_jaxpr") or params.get("call")
     closed = closed if hasattr(closed, "consts") else core.ClosedJaxpr(closed, ())
     if params.get("name") == CHOSEN:
         # what is chosen for numbers that are not finite is of no use, and does no harm
@@ -193,7 +193,11 @@ def _empty(aval: Any) -> Value:
 
 def _while(params: dict[str, Any], *given: Value) -> list[Value]:
     split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
-    asked, fixed, carry = list(given[: split[0]]), list(given[split[0] : split[1]]), given[split[1] :]
+    asked, fixed, carry = (
+        list(given[: split[0]]),
+        list(given[split[0] : split[1]]),
+        given[split[1] :],
+    )
     cond, body = params["cond_jaxpr"], params["body_jaxpr"]
     while True:
         (more,) = _evaluate(cond.jaxpr, cond.consts, [*asked, *carry])
@@ -245,7 +249,10 @@ def _slice(params: dict[str, Any], a: Value) -> Value:
 
 def _dynamic_slice(params: dict[str, Any], a: Value, *starts: Any) -> Value:
     shape = a.sure.shape if isinstance(a, Truth) else a.shape
-    first = [int(np.clip(s, 0, n - k)) for s, n, k in zip(starts, shape, params["slice_sizes"], strict=True)]
+    first = [
+        int(np.clip(s, 0, n - k))
+        for s, n, k in zip(starts, shape, params["slice_sizes"], strict=True)
+    ]
     cut = tuple(slice(s, s + k) for s, k in zip(first, params["slice_sizes"], strict=True))
     return _moved(lambda x: x[cut], a)
 
@@ -267,7 +274,11 @@ _BIND = {"gather": jax.lax.gather_p.bind, "pad": jax.lax.pad_p.bind}
 def _split(params: dict[str, Any], a: Value) -> list[Value]:
     at, axis = np.cumsum(params["sizes"])[:-1], params["axis"]
     count = len(params["sizes"])
-    return [_moved(lambda x, k=k: np.split(x, at, axis)[k], a) for k in range(count)]
+
+    def part(k: int) -> Callable:
+        return lambda x: np.split(x, at, axis)[k]
+
+    return [_moved(part(k), a) for k in range(count)]
 
 
 def _convert(params: dict[str, Any], a: Value) -> Value:
@@ -276,7 +287,7 @@ def _convert(params: dict[str, Any], a: Value) -> Value:
         if isinstance(a, Truth):
             return Interval(a.sure.astype(float), a.possible.astype(float))
         return a if isinstance(a, Interval) else point(a)
-    if kind == bool and isinstance(a, Interval):
+    if kind.kind == "b" and isinstance(a, Interval):
         return intervals.negation(intervals.equal(a, point(np.zeros(a.shape))))
     if isinstance(a, Interval):
         if not np.array_equal(a.low, a.high):
@@ -286,7 +297,7 @@ def _convert(params: dict[str, Any], a: Value) -> Value:
         if not np.array_equal(*a):
             raise Refusal("a whole number depends on an undecided comparison")
         return a.sure.astype(kind)
-    return a.astype(kind) if kind != bool else Truth(a != 0, a != 0)
+    return a.astype(kind) if kind.kind != "b" else Truth(a != 0, a != 0)
 
 
 def _select(params: dict[str, Any], which: Value, *cases: Value) -> Value:  # noqa: ARG001
@@ -322,7 +333,7 @@ def _cumulated(params: dict[str, Any], a: Value) -> Value:
     if not isinstance(a, Interval) or params["reverse"]:
         raise NoRule("no rule for this cumulated sum")
     for k in range(a.shape[axis]):
-        part = _moved(lambda x, k=k: np.take(x, range(k + 1), axis), a)
+        part = _moved(functools.partial(np.take, indices=range(k + 1), axis=axis), a)
         parts.append(intervals.total(part, (axis,)))
     return _joined(parts, lambda xs: np.stack(xs, axis))
 
@@ -455,4 +466,4 @@ RULES |= {name: _scalar(rule) for name, rule in intervals.FUNCTIONS.items()}
 RULES |= {name: _compared(name) for name in ("lt", "gt", "le", "ge", "eq", "ne")}
 CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call",
          "remat", "checkpoint", "scan", "while")  # fmt: skip
-RULES |= {name: _call for name in CALLS[:-2]}
+RULES |= dict.fromkeys(CALLS[:-2], _call)

@@ -251,7 +251,8 @@ def _sqrt(a: Interval) -> Interval:
     low = np.sqrt(np.maximum(a.low, 0.0))
     high = np.sqrt(np.maximum(a.high, 0.0))
     return _made(
-        np.where(low == 0, 0.0, _down(low)), np.where(a.high < 0, np.inf, np.where(high == 0, 0.0, _up(high)))
+        np.where(low == 0, 0.0, _down(low)),
+        np.where(a.high < 0, np.inf, np.where(high == 0, 0.0, _up(high))),
     )
 
 
@@ -273,6 +274,10 @@ def _waving(function: Any) -> Any:
     return rule
 
 
+def _falling_erfc(a: Interval) -> Interval:
+    return neg(_increasing(lambda z: -special.erfc(z), ERROR, ERROR)(a))
+
+
 FUNCTIONS = {
     "exp": _exp,
     "exp2": lambda a: _exp(mul(a, widened(point(np.log(2.0)), ERROR))),
@@ -284,9 +289,7 @@ FUNCTIONS = {
     "tanh": _floored(_increasing(np.tanh), -1.0, 1.0),
     "logistic": _floored(_increasing(special.expit), 0.0, 1.0),
     "erf": _floored(_increasing(special.erf), -1.0, 1.0),
-    "erfc": lambda a: Interval(
-        *(np.clip(x, 0.0, 2.0) for x in neg(_increasing(lambda z: -special.erfc(z), ERROR, ERROR)(a)))
-    ),
+    "erfc": lambda a: _floored(_falling_erfc, 0.0, 2.0)(a),
     "sin": _waving(np.sin),
     "cos": _waving(np.cos),
     "sqrt": _sqrt,
@@ -336,7 +339,9 @@ def power(a: Interval, b: Interval) -> Interval:
         even = np.broadcast_to(b.low % 2 == 0, np.broadcast_shapes(a.shape, b.shape))
         one = (b.low == 0) & (b.high == 0)
         low = np.where(a.low < 0, np.where(even, 0.0, -most), found.low)
-        return _made(np.where(one, 1.0, low), np.where(one, 1.0, np.where(a.low < 0, most, found.high)))
+        return _made(
+            np.where(one, 1.0, low), np.where(one, 1.0, np.where(a.low < 0, most, found.high))
+        )
 
 
 def angle(y: Interval, x: Interval) -> Interval:
@@ -347,7 +352,9 @@ def angle(y: Interval, x: Interval) -> Interval:
     undefined = (y.low <= 0) & (x.low <= 0)
     low = np.where(undefined, 0.0, low)
     high = np.where(undefined, 1.5707963267948972, high)
-    return Interval(np.where(first, low, -3.1415926535897936), np.where(first, high, 3.1415926535897936))
+    return Interval(
+        np.where(first, low, -3.1415926535897936), np.where(first, high, 3.1415926535897936)
+    )
 
 
 # ------------------------------------------------------------------------------------ comparisons
@@ -376,8 +383,12 @@ def negation(a: Truth) -> Truth:
 
 def choice(where: Truth, yes: Interval, no: Interval) -> Interval:
     """``yes`` where the predicate holds, ``no`` where it does not, both where that is open."""
-    low = np.where(where.sure, yes.low, np.where(where.possible, np.minimum(yes.low, no.low), no.low))
+    low = np.where(
+        where.sure, yes.low, np.where(where.possible, np.minimum(yes.low, no.low), no.low)
+    )
     if yes.exact and no.exact and bool(np.all(where.sure == where.possible)):
         return Interval(low, low)
-    high = np.where(where.sure, yes.high, np.where(where.possible, np.maximum(yes.high, no.high), no.high))
+    high = np.where(
+        where.sure, yes.high, np.where(where.possible, np.maximum(yes.high, no.high), no.high)
+    )
     return Interval(low, high)

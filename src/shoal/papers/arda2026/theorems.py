@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from shoal import trees
 from shoal._typing import Any, Array, Float, Scalar
-from shoal.certificates import Certificate, Inequality, condition, not_checked
+from shoal.certificates import Certificate, Inequality, condition, not_checked, positive
 from shoal.lab.setup import Setup
 from shoal.lab.theorem import ANY_METHOD, KERNEL_REGIME
 from shoal.linalg import norm_fro
@@ -29,8 +29,9 @@ from shoal.training import Trajectory
 from shoal.verified.enclose import chosen, enclosure_width
 
 ROOM = 1e-6
-"""Share by which the set and the bounds of tokens are taken larger than they are said to be, so that
-rounding does not decide what lies inside; all constants are those of the larger ones."""
+"""Share by which the set and the bounds of tokens are taken larger than they are said to be.
+
+Rounding then does not decide what lies inside; all constants are those of the larger ones."""
 
 Inequalities = dict[str, Inequality]
 
@@ -185,7 +186,9 @@ def _rounding(setup: Setup, run: Trajectory, known: dict) -> Rounding:
     wide = jnp.sqrt(jnp.mean(enclosure_width(f) ** 2))
     weights = trees.norm(setup.params0) + jnp.sqrt(known["V_0"])
     L = jnp.abs(run.risk[:-1].astype(jnp.float64))
-    G2, distance = (run.probes[f"path_{k}"][:-1].astype(jnp.float64) for k in ("gradient", "distance"))
+    G2, distance = (
+        run.probes[f"path_{k}"][:-1].astype(jnp.float64) for k in ("gradient", "distance")
+    )
     G, apart, root, step = jnp.sqrt(G2), jnp.sqrt(distance), jnp.sqrt(L), known["eta"]
     output = 4 * coarser * wide + 64 * eps * (G * (weights + apart) + root + known["y_rms"])
     risk = output * (2 * root + output)
@@ -194,7 +197,9 @@ def _rounding(setup: Setup, run: Trajectory, known: dict) -> Rounding:
     descent = 2 * risk + 2 * root * error + slope * apart
     steepness = 4 * G2 * (risk + 64 * eps * L) + slope * (4 * G * root + slope)
     placed = 16 * eps * (weights + apart + step * 2 * G * root) + step * slope
-    gained = 4 * step * (risk + root * error + step * G2 * risk) + 64 * eps * step * (1 + step * G2) * L
+    gained = (
+        4 * step * (risk + root * error + step * G2 * risk) + 64 * eps * step * (1 + step * G2) * L
+    )
     nearer = 64 * eps * distance + placed * (2 * apart + placed) + gained
     return Rounding(output, risk, descent, steepness, nearer)
 
@@ -290,7 +295,7 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
     eps = float(jnp.finfo(run.risk.dtype).eps)
     wide = enclosure_width(G2_start := _largest_gradient(setup))
     noise = eta * (4 * eps / float(jnp.finfo(jnp.float64).eps) * wide + 64 * eps * (G2 + G2_start))
-    hypotheses["step: 0 < kappa = 1 - eta G^2 (path)"] = Inequality(noise, kappa)
+    hypotheses["step: 0 < kappa = 1 - eta G^2 (path)"] = positive(kappa)._replace(resolution=noise)
     blur = _mean_rounding(rounding, eta)
     on_path = bound_b(V0, jnp.sqrt(G2), error, eta, tau)
     simple = V0 / (eta * tau) + 4 * error**2
@@ -373,7 +378,9 @@ def theorem_c(setup: Setup, run: Trajectory) -> Certificate:
     B_lin = _worst_case(setup, radii, radii)["B_lin"]
     fitted, root = jnp.sqrt(jnp.mean(residual**2)), jnp.sqrt(run.risk.astype(jnp.float64))
     eps = float(jnp.finfo(run.risk.dtype).eps)
-    wide = jnp.sqrt(jnp.mean(enclosure_width(predict(setup.network, setup.params0, setup.inputs)) ** 2))
+    wide = jnp.sqrt(
+        jnp.mean(enclosure_width(predict(setup.network, setup.params0, setup.inputs)) ** 2)
+    )
     weights = trees.norm(setup.params0) + sum(r**2 for r in radii) ** 0.5
     G = jnp.sqrt(_largest_gradient(setup))
     size = jnp.sqrt(jnp.mean(y**2)) + G * weights + root

@@ -22,8 +22,8 @@ KAPPA_3 = math.sqrt(6) / 9
 ZERO = 1e-12
 """Singular values below this share of the largest are left out where that is a choice."""
 ON_HULL = 1e-9
-"""Distance from the affine hull, over the size of values and targets, up to which a target counts as
-one that was meant to lie in it. What lies off it stays in the risk, and the theorems say so."""
+"""Distance from the affine hull, over the size of values and targets, up to which a target counts
+as one that was meant to lie in it. What lies off it stays in the risk, and the theorems say so."""
 
 Numbers = dict[str, Array]
 norms_op = jax.vmap(norm_op)

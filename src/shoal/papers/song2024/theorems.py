@@ -3,8 +3,8 @@ r"""Theorems about gradient descent on one attention layer, compared with runs.
 All are ours with these constants, after the route of Song et al. (2024); statements and proofs in
 docs/theory/song2024.md. Letters as there: $F$ is the risk $\tfrac12\sum_i\lVert M_i-Y_i\rVert_F^2$.
 
-A recorded number breaks a bound only beyond the rounding of the run, which follows from the sizes of
-outputs, weights and Jacobian (`Rounding`).
+A recorded number breaks a bound only beyond the rounding of the run, which follows from the sizes
+of outputs, weights and Jacobian (`Rounding`).
 """
 
 import functools
