@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -388,6 +389,22 @@ def test_a_later_freeze_opens_a_new_round(tmp_path, monkeypatch):
     claiming._freeze(["demo"], tmp_path, json=True)
     lines = LedgerFolder(tmp_path).registrations()
     assert [line["seeds"][0] for line in lines] == [10000, 20000]
+
+
+def test_a_claim_that_fails_does_not_stop_the_others(tmp_path, capsys):
+    def broken(design, seeds):
+        if seeds:
+            raise TypeError("got multiple values")
+        return []
+
+    bad = make_claim("demo.bad", "S.", broken, above(0.0, "x"), source="ours", design={"a": 1},
+                     control={"a": 2})  # fmt: skip
+    with LedgerFolder(tmp_path) as folder:
+        entries = [entry_of(bad), entry_of(claim_of(), 1)]
+        claiming._spend(folder, entries, math.inf, None)
+    said = capsys.readouterr().err
+    assert "demo.bad is left out: TypeError: got multiple values" in said
+    assert "1 of 1 decided" in said
 
 
 def test_two_processes_do_not_write_into_one_ledger(tmp_path):

@@ -256,8 +256,8 @@ def _spend(
         key = entry.registration["claim"]
         try:
             result = spending.perform(entry, job, code=_code(key), date=_today())
-        except InputError as error:  # such as the text extra is not installed
-            console.note(f"{key} is left out: {error}")
+        except Exception as error:  # a claim that fails does not stop the others
+            console.note(f"{key} is left out: {type(error).__name__}: {error}")
             entries[index] = entry._replace(claim=None)
             continue
         usual = folders.EXPLORATORY if entry.exploratory else folders.SCORED

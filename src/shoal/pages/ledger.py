@@ -55,7 +55,8 @@ def reason_of(record: Json) -> str:
     """Why there is no verdict, in words; nothing if there is one."""
     if word_of(record) != "inconclusive":
         return ""
-    return record["verdict"]["reason"] if record["effects"] else "not run yet"
+    reason = record["verdict"]["reason"]
+    return "not run yet" if reason == "undecided" and not record["effects"] else reason
 
 
 def effect_text(record: Json) -> str:
@@ -299,4 +300,6 @@ def _median_of_all(record: Json) -> str:
 
 def _share(record: Json) -> str:
     ends = record["sequence"]["share_above"]
-    return "" if ends is None else f"{ends[0]:.0%} to {ends[1]:.0%}"
+    return (
+        "" if ends is None or not record["seeds"]["counted"] else f"{ends[0]:.0%} to {ends[1]:.0%}"
+    )

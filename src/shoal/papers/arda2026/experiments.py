@@ -325,9 +325,7 @@ def _certified_energy(setup: Setup) -> Array:
 
 def knee_runs(plan: Plan, share: float) -> dict[str, np.ndarray]:
     """Loss of the model trained within a share of the dual teacher's norm, for every seed."""
-    run = runs_of(
-        plan, fresh_data=True, labels="dual", radius=3 * share, step_size=0.5, every=plan.steps
-    )
+    run = runs_of(plan, labels="dual", radius=3 * share, step_size=0.5, every=plan.steps)
     lower = max(1 - share, 0) ** 2 * per_start(run.setup, _certified_energy)
     return {"loss": run.risk[:, -1], "energy": run.risk[:, 0], "lower": lower}
 

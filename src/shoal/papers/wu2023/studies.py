@@ -198,11 +198,12 @@ TUNED: dict[str, tuple[float, float]] = {
 def versus(
     key: str, statement: str, favoured: Design, other: Design, width: int, *,
     control: Design = CRIPPLED, test: Criterion | None = None, effect: str, tuned: bool = False,
-    common: Design | None = None, **more: Any,
+    common: Design | None = None, swapped: bool = False, **more: Any,
 ) -> None:  # fmt: skip
     """Claim about two settings on the same draws; the negative control weakens the favoured side.
 
-    At an equal step, that of the favoured side; else each at the step tuned on other draws.
+    If ``swapped``, the control has each setting on the other side instead. At an equal step, that
+    of the favoured side; else each at the step tuned on other draws.
     """
     one, two = dict(favoured), dict(other)
     design: dict[str, Any] = {"common": {"width": width, "train": "all"} | dict(common or {})}
@@ -212,8 +213,8 @@ def versus(
         design["tuned"] = {"seeds": [9000, 9015], "by": "mean decades"}
     design |= {"favoured": one, "other": two, "step_of": dict(favoured)}
     more = {"control_why": "the favoured side trains its query weights only"} | more
-    claim(key, statement, advantage, test or above(0.0, effect), {"favoured": dict(control)},
-          design, **more)  # fmt: skip
+    changes = {"favoured": two, "other": one} if swapped else {"favoured": dict(control)}
+    claim(key, statement, advantage, test or above(0.0, effect), changes, design, **more)
 
 
 _P = "decades by which width^-1/2 is ahead of width^-1"
@@ -280,9 +281,11 @@ versus("dimension_missing",
        "Where samples differ only in how tokens interact (all sequences have one token mean), "
        "scores scaled by width^-1 lose more than a decade against width^-1/2, each at the step "
        "that was best for it on other draws.", HALF, ONE, 512, effect=_P, tuned=True,
-       test=above(1.0, _P, against=0.0), common={"shape": "equal_means"}, control=ONE,
-       why=f"a decade is in the statement (ours); {WRONG_SIGN}",
-       control_why="attention as uniform as the other side's")  # fmt: skip
+       test=above(1.0, _P, against=0.0), common={"shape": "equal_means"}, swapped=True,
+       why=f"a decade is in the statement (ours); {WRONG_SIGN}", version=2,
+       changed="the control of version 1 gave width^-1 to both sides; at its own tuned step it "
+       "diverged in 4 of 17 draws, so the control was not decided the other way",
+       control_why="width^-1 on the favoured side; replaces width^-1 on both sides")  # fmt: skip
 
 # ------------------------------------------------------------------------------ kernel and movement
 
