@@ -232,15 +232,19 @@ const handlers = {
 
 // ------------------------------------------------------------------------------------- drawing
 
-let drawing = false;
+// While a run plays, a few pictures a second leave the cores to the training.
+const PAUSE = 250;
+let drawing = false, drawnAt = 0;
 function redraw() {
   if (drawing) return;
   drawing = true;
-  requestAnimationFrame(() => {
+  const wait = status.playing ? Math.max(0, PAUSE - (performance.now() - drawnAt)) : 0;
+  setTimeout(() => requestAnimationFrame(() => {
     drawing = false;
+    drawnAt = performance.now();
     drawRisk({ ...run, pins: pins.filter((pin) => pin.step), changes: status.changes });
     drawProbes({ ...run, recorded: known.recorded, chosen: state.probes });
-  });
+  }), wait);
 }
 
 function redrawAll() {
