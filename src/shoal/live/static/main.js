@@ -242,9 +242,15 @@ function redraw() {
   setTimeout(() => requestAnimationFrame(() => {
     drawing = false;
     drawnAt = performance.now();
-    drawRisk({ ...run, pins: pins.filter((pin) => pin.step), changes: status.changes });
+    drawRisk({ ...run, ...(status.playing ? thinned(run) : {}), pins: pins.filter((pin) => pin.step), changes: status.changes });
     drawProbes({ ...run, recorded: known.recorded, chosen: state.probes });
   }), wait);
+}
+
+// More points than pixels help nobody while the curve still grows; when it rests, all are drawn.
+function thinned({ step, risk }) {
+  const stride = Math.ceil(step.length / 1500), keep = (_, k) => k % stride === 0 || k === step.length - 1;
+  return { step: step.filter(keep), risk: risk.filter(keep) };
 }
 
 function redrawAll() {
