@@ -332,7 +332,7 @@ def test_every_command_finds_its_work_and_passes_what_it_takes(monkeypatch):
 
     monkeypatch.setattr("shoal.cli.import_module", Spy)
     two = ("show", "query", "export")
-    names = [n for n in app if not n.startswith("-") and n not in ("sweep", "new", *two)]
+    names = [n for n in app if not n.startswith("-") and n not in ("sweep", "lab", "new", *two)]
     for words in [*([n, "x"] for n in names if n != "tour"), *([n, "x", "x"] for n in two)]:
         assert main(words) == 0, words
     assert main(["tour"]) == main(["new", "paper", "x"]) == 0

@@ -5,9 +5,7 @@ comes back, is sent what it missed, and however slow it is, the board does not g
 """
 
 import asyncio
-import json
 from collections import OrderedDict
-from typing import Any
 
 MOST_PAGES = 16
 """Pages that are remembered; a page that nobody reads is forgotten first."""
@@ -24,10 +22,8 @@ class Page:
         self.size = self.count = self.readers = 0
         self.changed = asyncio.Event()
 
-    def put(self, message: dict[str, Any]) -> None:
-        """Keep a message, and wake the readers."""
-        kind = str(message.get("kind"))
-        text = json.dumps(message, separators=(",", ":"), allow_nan=False)
+    def put(self, kind: str, slot: str, text: str) -> None:
+        """Keep a message (JSON), and wake the readers."""
         self.count += 1
         if kind == "run":  # a new run: records of the old one are of no use
             self.records, self.size = [], 0
@@ -36,9 +32,9 @@ class Page:
                 self.records.append((self.count, text))
                 self.size += len(text)
         else:
-            slot = f"{kind}:{message.get('slot', '')}"[:80]
-            self.latest.pop(slot, None)
-            self.latest[slot] = self.count, text
+            key = f"{kind}:{slot}"[:80]
+            self.latest.pop(key, None)
+            self.latest[key] = self.count, text
         while len(self.latest) > 64:
             self.latest.pop(next(iter(self.latest)))
         self.changed.set()
@@ -68,11 +64,10 @@ class Board:
         self.pages.move_to_end(name)
         return self.pages[name]
 
-    def put(self, message: dict[str, Any]) -> None:
+    def put(self, name: str, kind: str, slot: str, text: str) -> None:
         """Keep a message for its page, or for all pages if it names none."""
-        name = message.get("session")
         if not name:
             for page in self.pages.values():
-                page.put(message)
+                page.put(kind, slot, text)
         elif name in self.pages:
-            self.pages[name].put(message)
+            self.pages[name].put(kind, slot, text)

@@ -19,10 +19,10 @@ MOST_WAITING = 2**20
 
 
 class WorkerProcess:
-    """One worker; ``tell`` receives its messages."""
+    """One worker; ``tell(page, kind, slot, text)`` receives its messages."""
 
     def __init__(
-        self, name: str, arguments: list[str], tell: Callable[[dict[str, Any]], None]
+        self, name: str, arguments: list[str], tell: Callable[[str, str, str, str], None]
     ) -> None:
         self.name, self.tell = name, tell
         self.command = [sys.executable, "-m", "shoal.live.worker", "serve", *arguments]
@@ -67,15 +67,17 @@ class WorkerProcess:
         assert stream is not None
         with contextlib.suppress(ValueError, ConnectionResetError):  # a line beyond the limit
             async for line in stream:
-                with contextlib.suppress(json.JSONDecodeError):  # cut off by a kill
-                    self.tell(json.loads(line))
+                with contextlib.suppress(ValueError):  # cut off by a kill
+                    about, body = line.rstrip(b"\n").split(b"\t")
+                    session, kind, slot = json.loads(about)
+                    self.tell(session, kind, slot, body.decode())
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
         await process.wait()
         if not self.closing:
-            code = process.returncode
-            self.tell({"session": "", "kind": "ended", "slot": self.name, "code": code})
+            text = json.dumps({"kind": "ended", "slot": self.name, "code": process.returncode})
+            self.tell("", "ended", self.name, text)
 
     def kill(self) -> None:
         """End the worker, whatever it is doing; the next command starts another."""

@@ -39,7 +39,9 @@ class Session:
         self.seconds, self.first_piece = 0.0, 0
         self.pace, self.due = 0.0, 0.0  # Seconds between pieces, if a slow run was asked for.
         self.sample = 0
-        self.jobs: dict[str, Job] = {}  # By name, so that what is asked for twice is done once.
+        # by name, so that what is asked for twice is done once: before training, and after it
+        self.soon: dict[str, Job] = {}
+        self.jobs: dict[str, Job] = {}
 
     # ------------------------------------------------------------------------------ what is asked
 
@@ -59,11 +61,11 @@ class Session:
             found = gauges.judged(asked, gauges.at_start(asked))
         took = 1000 * (time.perf_counter() - begun)
         self.tell("gauges", **found, number=number, milliseconds=round(took, 2))
-        self._tell_step()
-        self._tell_texts()
         self.status()
-        self._tell_controls()
-        self._tell_statement()
+        self.soon = {
+            "step": self._tell_step, "controls": self._tell_controls, "texts": self._tell_texts,
+            "statement": self._tell_statement,
+        }  # fmt: skip
         self.jobs = {
             "edge": self._tell_edge,
             "prediction": self._tell_prediction, "spectrum": self._tell_spectrum,
@@ -134,24 +136,33 @@ class Session:
         """Whether steps are to be taken."""
         return self.asked is not None and self.at < self.goal
 
-    def work(self) -> bool:
-        """One piece of work; False if there is none now."""
-        if self.busy():
-            if time.monotonic() >= self.due:
-                self._train()
-                return True
+    def work(self, *, quiet: bool = True) -> bool:
+        """One piece of work; False if there is none now.
+
+        Unless it is ``quiet``, a slider may be moving: then only training goes on, so that the
+        next gauges do not wait for what the next move makes obsolete.
+        """
+        if quiet and self.soon:
+            self._work_on(self.soon)
+        elif self.busy():
+            if time.monotonic() < self.due:
+                return False
+            self._train()
+        elif quiet and self.jobs:
+            self._work_on(self.jobs)
+        else:
             return False
-        if not self.jobs:
-            return False
+        return True
+
+    def _work_on(self, jobs: dict[str, Job]) -> None:
         # what a run changed comes first, advice last
-        name = min(self.jobs, key=lambda job: (job != "verdict", job == "advice"))
-        job = self.jobs.pop(name)
+        name = min(jobs, key=lambda job: (job != "verdict", job == "advice"))
+        job = jobs.pop(name)
         try:
             if job():
-                self.jobs[name] = job
+                jobs[name] = job
         except InputError as error:
             self.tell("note", text=str(error))
-        return True
 
     def _stop(self) -> int:
         """Where the next piece must end at the latest: the goal, or a change of the step."""
@@ -195,8 +206,17 @@ class Session:
     def _keep(self, piece: gauges.Records, at: int, every: int) -> None:
         self.pieces.append(piece)
         steps = at + every * np.arange(len(piece["risk"]))
-        scalars = {name: x for name, x in piece.items() if x.ndim == 1}
-        self.tell("records", run=self.number, step=steps, curves=scalars)
+        self.tell("records", run=self.number, step=steps, curves=self._shown(piece))
+
+    def _shown(self, piece: gauges.Records) -> gauges.Records:
+        """The risk and the probes that the page draws; a theorem's own stay here."""
+        assert self.asked is not None
+        chosen = ["risk", *(name.partition("@")[0] for name in self.asked.state.probes)]
+        return {
+            name: x
+            for name, x in piece.items()
+            if x.ndim == 1 and any(name == c or name.startswith(f"{c}_") for c in chosen)
+        }
 
     def _finished(self) -> bool:
         return self.asked is not None and self.run is not None and self.at >= self.asked.total

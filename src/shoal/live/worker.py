@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import OrderedDict
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +19,9 @@ from shoal.jsons import plain
 
 MOST_SESSIONS = 16
 """Pages whose experiment is kept; the one that was quiet longest is forgotten first."""
+
+QUIET = 0.15
+"""Seconds without a command after which a slider is taken to rest."""
 
 
 class Inbox:
@@ -65,9 +69,11 @@ class Worker:
         self.inbox = Inbox()
 
     def tell(self, session: str, kind: str, **payload: Any) -> None:
-        """Send a message."""
-        line = json.dumps(plain({"session": session, "kind": kind} | payload), allow_nan=False)
-        self.stream.write(line.encode() + b"\n")
+        """Send a message: to whom and of what kind, a tab, and what the page gets."""
+        about = json.dumps([session, kind, str(payload.get("slot", ""))])
+        message = _plain({"kind": kind} | payload)
+        body = json.dumps(message, separators=(",", ":"), allow_nan=False)
+        self.stream.write(f"{about}\t{body}\n".encode())
         self.stream.flush()
 
     def _session(self, name: str) -> Any:
@@ -134,15 +140,15 @@ class Worker:
         found = run_errand(do, state, steps, self.own, self.out)
         self.tell(name, do, **found, slot=command.get("slot", ""), steps=steps)
 
-    def turn(self) -> bool:
+    def turn(self, *, quiet: bool) -> bool:
         """One piece of work for some page; False if there is none."""
         for name, session in list(self.sessions.items()):
             try:
-                if session.work():
+                if session.work(quiet=quiet):
                     self.sessions.move_to_end(name)
                     return True
             except Exception as error:  # it must not take the other pages along
-                session.goal, session.jobs = session.at, {}
+                session.goal, session.soon, session.jobs = session.at, {}, {}
                 text = f"{type(error).__name__}: {str(error)[:300]}"
                 self.tell(name, "error", text=text, about="work")
         return False
@@ -152,19 +158,29 @@ class Worker:
         from shoal.runtime import clear_programs
 
         wait: float | None = 0.0
+        heard = 0.0
         while True:
             command = self.inbox.take(wait)
             if command is not None:
                 self.handle(command)
-                wait = 0.0
+                wait, heard = 0.0, time.monotonic()
                 continue
-            if self.turn():
+            quiet = time.monotonic() - heard >= QUIET
+            if self.turn(quiet=quiet):
                 wait = 0.0
-            elif not any(s.busy() for s in self.sessions.values()):
+            elif not quiet or any(s.busy() for s in self.sessions.values()):
+                wait = 0.01  # until it is quiet; or a slow run waits for its time
+            else:
                 clear_programs()  # every program takes memory maps, and there is a limit
                 wait = None
-            else:  # a slow run waits for its time
-                wait = 0.01
+
+
+def _plain(value: Any) -> Any:
+    """As `jsons.plain`, but whole arrays of finite numbers at once: curves are long."""
+    if isinstance(value, dict):
+        return {str(name): _plain(x) for name, x in value.items()}
+    numbers = hasattr(value, "dtype") and value.dtype.kind in "fiu"
+    return value.tolist() if numbers and (abs(value) < float("inf")).all() else plain(value)
 
 
 def _positive(value: Any) -> float:

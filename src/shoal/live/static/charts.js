@@ -71,7 +71,7 @@ export function drawProbes(view) {
   }
   for (const card of place.children) {
     const parts = groups.get(card.dataset.probe), colours = ["--curve", "--bound", "--guess", ...ghosts];
-    const traces = parts.map((name, k) => ({ x: view.step, y: view.curves[name], name: spaced(name.slice(card.dataset.probe.length + 1)) || "value", mode: "lines", line: { color: style(colours[k % 6]), dash: ["solid", "dash", "dot", "dashdot", "longdash", "solid"][k % 6], width: 2 } }));
+    const traces = parts.map((name, k) => ({ x: view.step, y: view.curves[name], name: name.slice(card.dataset.probe.length + 1) || "value", mode: "lines", line: { color: style(colours[k % 6]), dash: ["solid", "dash", "dot", "dashdot", "longdash", "solid"][k % 6], width: 2 } }));
     const all = traces.flatMap((t) => t.y).filter((v) => v !== null), low = Math.min(...all), high = Math.max(...all);
     const frame = layout("step", spaced(card.dataset.probe), { showlegend: traces.length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" } });
     if (low > 0 && high > 30 * low) frame.yaxis = axis(spaced(card.dataset.probe), logarithmic(all));

@@ -232,15 +232,25 @@ const handlers = {
 
 // ------------------------------------------------------------------------------------- drawing
 
-let drawing = false;
+// While a run plays, a few pictures a second leave the cores to the training.
+const PAUSE = 250;
+let drawing = false, drawnAt = 0;
 function redraw() {
   if (drawing) return;
   drawing = true;
-  requestAnimationFrame(() => {
+  const wait = status.playing ? Math.max(0, PAUSE - (performance.now() - drawnAt)) : 0;
+  setTimeout(() => requestAnimationFrame(() => {
     drawing = false;
-    drawRisk({ ...run, pins: pins.filter((pin) => pin.step), changes: status.changes });
+    drawnAt = performance.now();
+    drawRisk({ ...run, ...(status.playing ? thinned(run) : {}), pins: pins.filter((pin) => pin.step), changes: status.changes });
     drawProbes({ ...run, recorded: known.recorded, chosen: state.probes });
-  });
+  }), wait);
+}
+
+// More points than pixels help nobody while the curve still grows; when it rests, all are drawn.
+function thinned({ step, risk }) {
+  const stride = Math.ceil(step.length / 1500), keep = (_, k) => k % stride === 0 || k === step.length - 1;
+  return { step: step.filter(keep), risk: risk.filter(keep) };
 }
 
 function redrawAll() {
