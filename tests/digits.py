@@ -28,7 +28,8 @@ def exact(value):
     array = np.asarray(value)
     if array.dtype.kind != "f":
         return array
-    return np.asarray(_each(lambda x: mpf(float(x)))(array.astype(object)), object)
+    with np.errstate(invalid="ignore"):  # nan stays nan
+        return np.asarray(_each(lambda x: mpf(float(x)))(array.astype(object)), object)
 
 
 def floats(value):

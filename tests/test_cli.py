@@ -400,7 +400,7 @@ def bad_files(tmp_path_factory):
         ("train", "train needs TARGET"),
         ("trian wu2023", "Did you mean"),
         ("train wu2023 extra", "too many arguments: extra"),
-        ("train wu2023 --frobnicate", "Unknown option"),
+        ("train wu2023 --frobnicate", "no option --frobnicate"),
         ("train wu2024", "did you mean 'wu2023'"),
         ("train WU2023", "did you mean 'wu2023'"),
         ("train nosuch.py", "there is no file 'nosuch.py'"),
@@ -429,7 +429,7 @@ def bad_files(tmp_path_factory):
         ("new paper new --out fails.py", "exists already"),
         ("report", "report needs"),
         ("report nowhere", "there is no file or folder"),
-        ("report text.npz", "cannot be read"),
+        ("report text.npz", "is not a run folder"),
         ("report taken --paper nosuch.py", "there is no file"),
         # settings
         ("train wu2023 --set wdith=3", "did you mean 'width'"),

@@ -110,10 +110,10 @@ def test_2_a_shift_stopped_in_one_place_only_does_not_cancel():
 
 
 def test_2_a_distance_that_is_cut_at_zero_is_itself_where_it_is_away_from_zero():
-    from shoal.attention import gaussian_kernel
-
-    def layer(w, _, x):
-        return gaussian_kernel(x[0] * w[0], x[1] * w[1], 0.7)[0]
+    def layer(w, _, x):  # by the squares of both, as it is often written
+        q, k = x[0] * w[0], x[1] * w[1]
+        apart = (q * q).sum(-1)[:, None] + (k * k).sum(-1)[None] - 2 * q @ k.T
+        return jnp.exp(-jnp.maximum(apart, 0.0) / 1.4)[0]
 
     x = (np.array([[1.0, 0.3]]), np.array([[-0.5, 0.2]]))
     made = program(layer, (1.0, 1.0), (), x)

@@ -169,7 +169,7 @@ def test_another_number_or_seed_makes_data_and_weights_without_compiling():
         ({"train": "W,c"}, "no parameter is called 'c'"),
         ({"train": "z*"}, r"no parameter is called 'z\*'"),
         ({"num_steps": 10, "every": 3}, "every=3 does not divide num_steps=10; try 1"),
-        ({"num_samples": 10**9, "dim": 10**4}, "this setting needs about .* GiB"),
+        ({"num_samples": 10**9, "dim": 10**4}, "data would take .* GiB"),
     ],
 )
 def test_words_that_do_not_fit_are_refused(values, complaint):

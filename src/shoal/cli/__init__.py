@@ -611,15 +611,15 @@ def _takes_settings(error: UnknownOptionError) -> bool:
 
 def require_writable(path: Path, option: str) -> None:
     """Refuse a path where nothing can be written, before any work is done."""
-    place = path if path.is_dir() else path.parent
     try:
+        place = path if path.is_dir() else path.parent
         while not place.exists():
             place = place.parent
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        msg = f"cannot write {str(path)[:200]!r} ({reason}); choose another {option}."
+        msg = f"cannot write into {str(path)[:200]!r} ({reason}); choose another {option}."
         raise InputError(msg) from None
 
 

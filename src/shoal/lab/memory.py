@@ -22,8 +22,11 @@ NOT_SIZES = ("num_steps", "every", "data_seed", "seed")
 
 
 @in_float64
-def refuse_giants(setting: Any, num_seeds: int) -> None:
-    """Refuse a setting that does not fit into memory, before data and weights are made."""
+def refuse_giants(setting: Any, num_seeds: int, problem: Any = None) -> None:
+    """Refuse a setting that does not fit into memory, before data and weights are made.
+
+    ``problem`` is a user's own data, if there are any.
+    """
     records = 32.0 * num_seeds * (setting.num_steps // setting.every)
     weights = float(trees.size(setting.network().spec))
     shared = 8 * records + 8 * 4 * weights * num_seeds
@@ -31,7 +34,7 @@ def refuse_giants(setting: Any, num_seeds: int) -> None:
     if not setting.reads_files() and _sizes(setting) * num_seeds > SMALL:
         from shoal.lab.setup import abstract_setup
 
-        start = abstract_setup(setting)
+        start = abstract_setup(setting, problem)
         refuse_giant_steps(start, shared)
         if setting.step_size is None and isinstance(setting.method, str):
             _require(shared + default_step_bytes(start), "the default step (set step_size)")

@@ -276,7 +276,7 @@ def paper_setup(
         setting, fixed = _adopt(setting, fixed, _weight_sizes(setting, stored), params)
     trained_blocks(setting, setting.network().spec)  # refuses names that select nothing
     seeds = tuple(seeds) if stored is None else _seeds_of(stored, tuple(seeds))
-    refuse_giants(setting, len(seeds))
+    refuse_giants(setting, len(seeds), problem)
     if problem is None:
         problem, held_out = make_data(setting)
         where = f"problem={getattr(setting, 'problem', 'data')}"
@@ -444,11 +444,11 @@ def _require_shapes(spec: Any, stored: Any, where: Any) -> None:
             raise InputError(msg)
 
 
-def abstract_setup(setting: Any) -> Setup:
+def abstract_setup(setting: Any, given: Any = None) -> Setup:
     """One start of a setting with shapes in place of numbers: nothing is computed."""
 
     def made() -> Setup:
-        problem, held_out = _data(setting)
+        problem, held_out = _data(setting) if given is None else (given, None)
         params = setting.weights(key_of(0, WEIGHTS))
         return Setup(setting, problem, params, (), held_out=held_out)
 

@@ -236,7 +236,9 @@ def theorem_c(setup: Setup, run: Trajectory | None) -> Certificate:  # noqa: ARG
     alpha = start_constants(setup)["alpha"]
     return Certificate(
         hypotheses={
-            "rows of W_V are independent Gaussians: 0 < eta_V": positive(c["eta_V"]),
+            "rows of W_V are independent Gaussians: 0 < eta_V": positive(
+                c["eta_V"] if drawn else 0.0
+            ),
             "limit features are independent: 0 < lambda": positive(c["lambda"]),
             "wide enough": Inequality(c["width needed"], c["width"]),
         },
