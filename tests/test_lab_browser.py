@@ -232,11 +232,15 @@ def check_story(browser, number, count):
 
 @pytest.mark.slow
 def test_settings_and_step_size_change_while_it_runs(browser):
-    values = TINY | {"num_steps": "20000", "every": "10"}
-    browser.open(address(values, at=20000))
-    browser.until(drawn(500))
+    values = TINY | {"num_steps": "2000"}
+    browser.open(address(values))
+    browser.until("lab.status?.total === 2000")
+    browser.click("slow")  # so that the run is under way for as long as the test needs
+    browser.click("play")
+    browser.until(drawn(5))
     browser.set("step-box", "0.0007")
     browser.until("location.hash.includes('change=')")
+    browser.click("slow")
     browser.finished()
     assert "step size" in browser.run(
         "return document.getElementById('risk').layout.annotations.map((n) => n.text).join()"
@@ -248,12 +252,15 @@ def test_settings_and_step_size_change_while_it_runs(browser):
     browser.finished()
     assert browser.curve() == first
     # another setting while it runs: the run begins again and goes on playing
+    browser.click("slow")
     browser.click("restart")
     browser.until("document.getElementById('play').textContent === 'Play'")
     browser.click("play")
-    browser.until(drawn(100))
+    browser.until(drawn(5))
     browser.set("set-label_scale", "0.25")
     browser.until("location.hash.includes('label_scale=0.25') && !location.hash.includes('change')")
+    browser.until("lab.status.playing")
+    browser.click("slow")
     browser.finished()
     assert browser.curve()[1][0] < first[1][0]
 
