@@ -204,16 +204,29 @@ def operation(kind, **new):
     return change
 
 
-def index_moved(body, arrays):
+def turned(body, arrays):
+    """The branches that were not taken."""
     for program in body["programs"]:
         for op in program["operations"]:
-            if op["kind"] == "take":
-                arrays[op["index"]] = arrays[op["index"]][::-1].copy()
+            if op["kind"] == "guard":
+                arrays[op["arrays"]["sign"]] = -arrays[op["arrays"]["sign"]]
+
+
+def without_side(body, arrays):
+    turned(body, arrays)
+    for name, array in arrays.items():
+        if array.size and (np.abs(array) == 1).all():
+            arrays[name] = 0 * array
+
+
+def outer_changed(body, _):
+    program = body["programs"][body["outer"][0]]
+    next(op for op in program["operations"] if op["kind"] == "mul").update(kind="add")
 
 
 def dropped(body, _):
-    body["samples"].pop()
-    body["targets"].pop()
+    body["inner"].pop()
+    body["inner_targets"].pop()
 
 
 TAMPERED = {
@@ -225,15 +238,16 @@ TAMPERED = {
     "an eigenvalue": ("stuck", times("lambda_min", 1.1)),
     "a weight": ("tanh", nudge("weights", 1e-3)),
     "a weight of the trap": ("stuck", nudge("weights", 1e-4)),
-    "a label": ("tanh", nudge("targets", 1e-3)),
-    "a label of the trap": ("stuck", nudge("targets", 1e-3)),
+    "a label": ("tanh", nudge("inner_targets", 1e-3)),
+    "a label of the trap": ("stuck", nudge("inner_targets", 1e-3)),
     "the step": ("tanh", put("step_size", lambda x: 1.5 * x)),
     "a long step": ("stuck", put("step_size", 1000.0)),
     "the radius": ("tanh", put("radius", lambda x: 2 * x)),
     "a small radius": ("tanh", put("radius", lambda x: x / 8)),
     "a radius beyond the kink": ("relu", put("radius", 1.0)),
     "an operation": ("tanh", operation("unary", name="sin")),
-    "a mask": ("relu", operation("compare", name="lt")),
+    "the other branches": ("relu", turned),
+    "no branch": ("relu", without_side),
     "the rate": ("tanh", put("rate", lambda x: [0.5 * x[0], x[1]])),
     "the limiting risk": ("stuck", put("risk", lambda x: [2 * x[0], 2 * x[1]])),
     "the verdict": ("stuck", put("verdict", "converges")),
@@ -241,7 +255,8 @@ TAMPERED = {
     "a sample": ("tanh", dropped),
     "negative step": ("tanh", put("step_size", -0.02)),
     "the curvature in u": ("through", times("m", 1.1)),
-    "another array for u": ("through", put("at", lambda x: [n - 1 for n in x])),
+    "another function of u": ("through", outer_changed),
+    "a label in the valley": ("through", nudge("outer_targets", 1e-3)),
     "a long step in the valley": ("through", put("step_size", 2.0)),
     "a wide ball in the valley": ("through", put("radius", 1.0)),
 }
@@ -275,7 +290,7 @@ def test_nothing_is_written_without_a_proof(tmp_path):
         proof.save(tmp_path / "no.json")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "shoal proof 1"}'])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "shoal proof 2"}'])
 def test_a_malformed_file_is_said_to_be_one(text, tmp_path):
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(check.Fails):

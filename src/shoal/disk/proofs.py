@@ -8,6 +8,7 @@ of operations for every sample, weights, targets and constants by hash, the ball
 import hashlib
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from shoal.disk.runs import versions, write_whole
 from shoal.errors import InputError
 from shoal.jsons import plain
 from shoal.lab.proof import Proof
+from shoal.verified.centre import evaluate
 from shoal.verified.facts import Question, anchor_numbers
-from shoal.verified.program import Program
+from shoal.verified.lower import Lowered
+from shoal.verified.program import Program, cut
 
-FORMAT = "shoal proof 1"
+FORMAT = "shoal proof 2"
 STATEMENT = (
     "Gradient descent in real arithmetic, started at these floats taken as exact numbers, on the "
     "real function that the operations denote. Assumes IEEE binary64; sums of products within the "
@@ -51,18 +54,53 @@ def digest(array: np.ndarray) -> str:
     return hashlib.sha256(head + array.tobytes()).hexdigest()
 
 
-def _operations(program: Program, arrays: _Arrays) -> dict[str, Any]:
-    found = []
-    for op in program.operations:
-        options = {
-            k: arrays.name(v) if isinstance(v, np.ndarray) else v for k, v in op.options.items()
-        }
-        found.append(
-            {"kind": op.kind, "inputs": list(op.inputs), "size": op.size, "place": op.place}
-            | options
-        )
-    anchors = list(anchor_numbers(program))
-    return {"operations": found, "output": program.output, "anchors": anchors}
+def _operations(program: Program, weights: Sequence[np.ndarray], arrays: _Arrays) -> dict[str, Any]:
+    """A program as a plain list; its options that are arrays, by name."""
+    values = evaluate(program, list(weights), order=0).values
+    made, found = Lowered(program, values), []
+    for op in made.operations:
+        named = {k: arrays.name(v) for k, v in op.options.items() if isinstance(v, np.ndarray)}
+        rest = {k: v for k, v in op.options.items() if k not in named}
+        head = {"kind": op.kind, "inputs": list(op.inputs), "size": op.size, "place": op.place}
+        found.append(head | rest | {"arrays": named})
+    anchors = [made.numbers[n] for n in anchor_numbers(program)]
+    return {"operations": found, "output": made.numbers[program.output], "anchors": anchors}
+
+
+class _Programs:
+    """Plain lists of operations; equal ones are kept once."""
+
+    def __init__(self, arrays: _Arrays) -> None:
+        self.arrays, self.found = arrays, []  # type: ignore[var-annotated]
+        self.known: dict[str, int] = {}
+
+    def number(self, program: Program, weights: Sequence[np.ndarray]) -> int:
+        made = plain(_operations(program, weights, self.arrays))
+        text = json.dumps(made)
+        if text not in self.known:
+            self.known[text] = len(self.found)
+            self.found.append(made)
+        return self.known[text]
+
+
+def _programs(proof: Proof, question: Question, arrays: _Arrays) -> dict[str, Any]:
+    """The programs of all samples; with P3 those of u, and the outputs as functions of u."""
+    made = _Programs(arrays)
+    inner, outer, blank = [], [], []
+    for k, program in enumerate(question.programs):
+        first, rest = cut(program, proof.at[k]) if proof.through else (program, None)
+        inner.append(made.number(first, question.weights))
+        if rest is not None:
+            u = evaluate(first, list(question.weights), order=0).output.value.mid
+            outer.append(made.number(rest, (u,)))
+            blank.append(np.zeros(u.size))
+    targets = [arrays.name(y) for y in question.targets]
+    return {
+        "programs": made.found, "inner": inner, "outer": outer,
+        "inner_targets": [arrays.name(y) for y in blank] if outer else targets,
+        "outer_targets": targets if outer else [],
+        "level": "jets" if outer else proof.level,
+    }  # fmt: skip
 
 
 def write_proof(path: Path, proof: Proof) -> None:
@@ -71,25 +109,14 @@ def write_proof(path: Path, proof: Proof) -> None:
         raise InputError(f"there is no proof to write: {proof.reason}")
     question: Question = proof.question
     arrays = _Arrays()
-    programs: list[dict[str, Any]] = []
-    samples: list[int] = []
-    known: dict[str, int] = {}
-    for program in question.programs:
-        made = plain(_operations(program, arrays))
-        text = json.dumps(made)
-        if text not in known:
-            known[text] = len(programs)
-            programs.append(made)
-        samples.append(known[text])
     body = plain(proof.to_json()) | {
-        "format": FORMAT, "statement": STATEMENT, "level": proof.level, "blocks": proof.names,
+        "format": FORMAT, "statement": STATEMENT, "blocks": proof.names,
         "step_size": question.step_size, "scale": list(question.scale),
-        "ratios": question.ratios.tolist(), "programs": programs, "samples": samples,
+        "ratios": question.ratios.tolist(),
         "weights": [arrays.name(W) for W in question.weights],
-        "targets": [arrays.name(y) for y in question.targets],
-        "through": proof.through, "at": proof.at,
-        "jaxpr": proof.jaxpr, "versions": versions(), "checked": None,
+        "through": proof.through, "jaxpr": proof.jaxpr, "versions": versions(), "checked": None,
     }  # fmt: skip
+    body |= _programs(proof, question, arrays)
     body["arrays"] = {name: digest(array) for name, array in arrays.found.items()}
     body = json.loads(json.dumps(body))
     body["sha256"] = seal(body)

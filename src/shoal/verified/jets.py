@@ -270,27 +270,29 @@ def _power(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Je
             c * up(b ** max(n - k, 0)) * (1 + 1e-13) if c else np.zeros_like(b)
             for k, c in enumerate(falling, 1)
         ))  # type: ignore[arg-type]  # fmt: skip
-    return _composed(given[0], _reciprocal(walk, op.inputs[0], given[0], -n)[1])
+    return _composed(given[0], _reciprocal(walk, op.inputs[0], given[0], -n))
 
 
-def _reciprocal(walk: Walk, number: int, jet: Jet | None, n: int) -> tuple[np.ndarray, Slopes]:
-    """Largest value and slopes of x^-n on the ball."""
+def _reciprocal(walk: Walk, number: int, jet: Jet | None, n: int) -> Slopes:
+    """Slopes of x^-n on the ball."""
     value = walk.values[number]
     least = np.min((np.abs(value.mid) - value.rad) * (1 - 2.0**-40), initial=np.inf)
     a = least - walk.mov(jet) * (1 + 2.0**-40)
     walk.require(a > 1e-60, "a denominator may reach zero")
     a = np.where(a > 1e-60, a, 1.0) * (1 - 1e-13)
-    slopes = n * a ** (-n - 1), n * (n + 1) * a ** (-n - 2), n * (n + 1) * (n + 2) * a ** (-n - 3)
-    return a**-n, slopes
+    return n * a ** (-n - 1), n * (n + 1) * a ** (-n - 2), n * (n + 1) * (n + 2) * a ** (-n - 3)
 
 
 def _quotient(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:
     u, w = given
     if u is None and w is None:
         return None
-    top, slopes = _reciprocal(walk, op.inputs[1], w, 1)
+    slopes = _reciprocal(walk, op.inputs[1], w, 1)
     inverse = None if w is None else _rounded(_composed(w, slopes))  # type: ignore[arg-type]
-    return _product(u, inverse, walk.largest(op.inputs[0], u), up(top))
+    value = walk.values[op.inputs[1]]
+    least = np.min((np.abs(value.mid) - value.rad) * (1 - 2.0**-40), initial=np.inf)
+    top = up(up(1 / least) + walk.mov(inverse))  # as for any factor: at the centre, and its move
+    return _product(u, inverse, walk.largest(op.inputs[0], u), top)
 
 
 def _entrywise(walk: Walk, op: Operation, given: list[Jet | None], order: int) -> Jet | None:

@@ -19,6 +19,12 @@ def _tanh(walk: Any, low: np.ndarray, high: np.ndarray) -> Slopes:  # noqa: ARG0
     return mu, np.minimum(0.76980036, 2 * mu), np.minimum(2.0, 4 * mu)
 
 
+def _logistic(walk: Any, low: np.ndarray, high: np.ndarray) -> Slopes:
+    """It is (1 + tanh(x/2)) / 2."""
+    first, second, third = _tanh(walk, low / 2, high / 2)
+    return first / 4, second / 8, third / 16
+
+
 def _exp(walk: Any, low: np.ndarray, high: np.ndarray) -> Slopes:  # noqa: ARG001
     walk.require(high < 700, "an exponential overflows on the ball")
     top = np.exp(np.minimum(high, 701.0)) * (1 + 1e-13)
@@ -62,7 +68,7 @@ def _always(*slopes: float) -> Callable[..., Slopes]:
 # The bounds of the table of 3.3: suprema of |phi'|, |phi''|, |phi'''| over the values taken.
 SLOPES: dict[str, Callable[[Any, np.ndarray, np.ndarray], Slopes]] = {
     "tanh": _tanh,
-    "logistic": _always(0.25, 0.09622504487, 0.125),
+    "logistic": _logistic,
     "softplus": _always(1.0, 0.25, 0.09622504487),
     "erf": _always(1.1283791671, 0.9678828981, 2.2567583342),
     "erfc": _always(1.1283791671, 0.9678828981, 2.2567583342),
