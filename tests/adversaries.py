@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 import digits
+import referee
 import shoal as sh
 from shoal.certificates import readings, verdict
 from shoal.lab.engine import per_start
@@ -37,6 +38,7 @@ SETTINGS = {
     "arda2026.kernel_regime": {},
     "qin2025.kernel_regime": {},
 }
+REFEREED = ("wu2023.theorem_a", "wu2023.theorem_b", "song2024.theorem_2")
 SMALL = {
     "wu2023": {"num_samples": 2, "num_tokens": 3, "dim": 3, "width": 6, "pooling": "sum"},
     "song2024": {
@@ -111,7 +113,10 @@ def _outputs(setup):
 
 @in_float64
 def attacked(theorem, seed, steps=8):
-    """The verdict, and for every hypothesis what was said of it and whether it is true."""
+    """The verdict, and for every hypothesis what was said of it and whether it is true.
+
+    Last, whether the theorem's page says that all of them are true; None where `referee` has none.
+    """
     rng = np.random.default_rng([seed, sum(map(ord, theorem))])
     key = theorem.partition(".")[2]
     setup = start(theorem, rng)
@@ -122,18 +127,22 @@ def attacked(theorem, seed, steps=8):
     chosen = setup.paper.theorem_of(key)
     found = sh.certify(run, key)
     seen = jax.tree.map(lambda x: np.asarray(x)[0], run.trajectory._replace(params=()))
-    truth = digits.truths(chosen.certificate, run.setup.one().astype("float64"), seen)
+    one = run.setup.one().astype("float64")
+    truth = digits.truths(chosen.certificate, one, seen)
     said = {line.name: line.holds for line in readings(found[0])[0]}
-    return str(verdict(found[0])), said, truth
+    page = theorem in REFEREED and referee.certified(theorem, one, float(run.step_size[0]))
+    return str(verdict(found[0])), said, truth, page if theorem in REFEREED else None
 
 
 def false_answers(result):
     """What is wrong with a verdict."""
-    outcome, said, truth = result
+    outcome, said, truth, page = result
     wrong = [f"{name}: said {said[name]}, is {truth[name]}" for name in said
              if None not in (said[name], truth[name]) and said[name] != truth[name]]  # fmt: skip
     if outcome == "holds" and None in truth.values():
         wrong.append("holds, and a hypothesis is not defined")
+    if page is not None and (outcome, page) in (("holds", False), ("not applicable", True)):
+        wrong.append(f"{outcome}, and the page says that all hypotheses are {page}")
     if outcome == "violated":
         wrong.append("violated")
     return wrong
