@@ -13,11 +13,11 @@ from shoal.live.advice import trials
 from shoal.live.controls import NOT_HERE, controls
 from shoal.live.desk import EXAMPLE, ask, source_of
 from shoal.live.errands import run_errand
-from shoal.live.formulas import FORMULAS
 from shoal.live.session import Session
 from shoal.live.state import State, read_state, script
 from shoal.live.stories import STORIES
-from shoal.pages.notebook import math_html
+from shoal.pages.formulas import FORMULAS
+from shoal.pages.words import math_html
 from shoal.papers import PAPERS
 
 SMALL = {

@@ -14,6 +14,7 @@ from shoal.figures import Curve, Figure, Image, Panel, band, figure_from_json, r
 from shoal.jsons import plain
 from shoal.pages import drawing, page, sections
 from shoal.pages.page import Section
+from shoal.pages.svg import Gauge
 from shoal.papers import PAPERS
 
 TOY = str(Path(__file__).parent / "toy_paper.py")
@@ -109,14 +110,17 @@ def test_the_page_escapes_every_string_and_asks_for_nothing():
         panels=(Panel(HOSTILE, HOSTILE, HOSTILE, (CURVE._replace(label=HOSTILE),)),),
         slides=((HOSTILE, (Image(HOSTILE, np.eye(2)),)),),
         details=((HOSTILE, HOSTILE),),
-    )
+        group=HOSTILE, finding=HOSTILE, label=HOSTILE, source=HOSTILE, seen=HOSTILE,
+        formula=f"$${HOSTILE}$$ $\\text{{{HOSTILE}}}$ $\\href{{javascript:hacked()}}{{x}}$",
+        more=((HOSTILE, (HOSTILE,), ((HOSTILE,),)),), more_details=((HOSTILE, HOSTILE),),
+        files=((HOSTILE, "x"),), gauges=(Gauge(HOSTILE, 2.0, HOSTILE, None),),
+    )  # fmt: skip
     text = page.render(HOSTILE, HOSTILE, [section], command=HOSTILE, citations=[HOSTILE])
-    ours = text.replace(page._plotly(), "")
-    assert "<script>window.hacked" not in ours
-    assert "<img src=x" not in ours
-    assert "default-src 'none'" in ours
+    assert "<script>window.hacked" not in text
+    assert "<img src=x" not in text
+    assert "default-src 'none'" in text
     for outside in ('src="http', 'href="http', "@import", "fetch("):
-        assert outside not in ours
+        assert outside not in text
 
 
 def test_the_loss_is_shown_with_what_was_proved_and_predicted():
@@ -137,7 +141,7 @@ def test_probes_with_parts_share_a_panel(run):
 def test_runs_certificates_and_figures_become_one_page(run, tmp_path):
     path = sh.report(run, run.certify("kernel_regime"), FIGURE, out=tmp_path / "p.html")
     text = path.read_text()
-    for words in ("wu2023.kernel_regime", "Verdicts at a glance", "Caption", "movement"):
+    for words in ("wu2023.kernel_regime", "What came out", "Caption", "movement", "<math"):
         assert words in text
     with pytest.raises(sh.InputError, match="cannot report on int"):
         sh.report(3)
@@ -153,7 +157,7 @@ def test_several_things_become_one_page(run, tmp_path, capsys):
     run_ok("report", tmp_path / "r", tmp_path / "f", "--out", out, "--json")
     assert json.loads(capsys.readouterr().out) == {"page": str(out)}
     text = out.read_text()
-    for title in ("r: Verdicts at a glance", "r: wu2023.theorem_c", "f: Title"):
+    for title in (">r</h2>", "wu2023.theorem_c", ">f</h2>", "Title"):
         assert title in text
     assert text.count(PAPERS["wu2023"].citation()) == 1
 
@@ -191,7 +195,7 @@ def test_reports_of_damaged_things_are_refused(capsys, tmp_path, name, content):
 
 
 def test_notebooks_show_results_as_html_with_formulas(run):
-    from shoal.pages.notebook import math_html
+    from shoal.pages.words import math_html
 
     text = run.certify("theorem_c")._repr_html_()
     assert "<table>" in text
@@ -250,16 +254,31 @@ def test_the_page_of_a_run_works_in_a_browser(browser, capsys, tmp_path):
     assert js("return window.hacked") is None
     assert HOSTILE in js("return document.body.innerText")
     # curves are really drawn: the loss, the kernel's prediction, and the spectrum
-    assert js("return document.querySelectorAll('.chart .scatterlayer .trace').length") >= 4
-    assert js("return document.querySelectorAll('.slide .heatmaplayer image').length") >= 1
+    assert js("return document.querySelectorAll('.chart path.line').length") >= 4
     # the slider moves the attention map along the steps
-    before = js("return document.querySelector('.slide .where').textContent")
+    where = "return document.querySelector('.film .frame.now .where').textContent"
+    before = js(where)
     js(
-        "const s = document.querySelector('.slide input'); s.value = 6;"
+        "const s = document.querySelector('.film input'); s.value = 6;"
         "s.dispatchEvent(new Event('input'));"
     )
-    after = js("return document.querySelector('.slide .where').textContent")
-    assert (before, after) == ("step 0", "step 6")
+    assert (before, js(where)) == ("step 0", "step 6")
+    # pointing at the end of a curve tells the last recorded risk, to four digits
+    last = np.median(
+        pl.read_parquet(folder / "trajectory.parquet").filter(pl.col("step") == 6)["risk"]
+    )
+    js(
+        "const s = document.querySelector('svg[data-scale]'), b = s.getBoundingClientRect();"
+        "s.dispatchEvent(new PointerEvent('pointermove', {clientX: b.right, clientY: b.top}));"
+    )
+    told = js("return document.querySelector('.tip').textContent").splitlines()
+    assert told[0] == "step 6"
+    assert told[1] == f"measured: {float(f'{last:.4g}'):g}"
+    # a name in the legend hides its curve
+    js("document.querySelector('.legend button[data-k=\"1\"]').click()")
+    assert js("return getComputedStyle(document.querySelector('g.k1')).display") == "none"
+    # formulas are set as formulas
+    assert js("return document.querySelectorAll('.formula math mfrac').length") >= 1
     # nothing was asked from outside
     assert js("return performance.getEntriesByType('resource').length") == 0
     # a phone does not scroll sideways
@@ -280,8 +299,9 @@ def test_the_ledger_works_in_a_browser(browser, tmp_path, monkeypatch):
     run_ok("claims", f"{TOY}.learns", "--until-decided", "--out", out)
     opened(browser, out / "index.html")
     js = browser.execute_script
-    assert js("return document.querySelectorAll('tbody tr').length") == 1
-    hidden = "return getComputedStyle(document.querySelector('tbody tr')).display"
+    assert js("return document.querySelectorAll('article.card').length") == 1
+    assert js("return document.querySelectorAll('article.card path.limit').length") >= 1
+    hidden = "return getComputedStyle(document.querySelector('article.card')).display"
     assert js(hidden) != "none"
     js("document.querySelector('#show-exploratory').click()")
     assert js(hidden) == "none"

@@ -44,6 +44,8 @@ class Panel(NamedTuple):
     points: bool = False  # markers only, where x has no order
     surface: Surface | None = None  # as contour lines, with the curves on top
     solid: bool = False  # the surface in three dimensions instead
+    limits: tuple[tuple[str, float], ...] = ()  # level lines: what the number is compared with
+    note: str = ""  # a sentence below: what is shown
 
 
 class Figure(NamedTuple):
@@ -114,7 +116,9 @@ def panel_from_json(value: dict) -> Panel:
     curves = tuple(part(Curve, c) for c in value["curves"])
     images = tuple(part(Image, i) for i in value["images"])
     plane = value.get("surface") and part(Surface, value["surface"])
-    return Panel(**(value | {"curves": curves, "images": images, "surface": plane}))
+    limits = tuple((str(name), float(level)) for name, level in value.get("limits", ()))
+    parts = {"curves": curves, "images": images, "surface": plane, "limits": limits}
+    return Panel(**(value | parts))
 
 
 def figure_from_json(value: dict) -> Figure:

@@ -106,11 +106,12 @@ _Start = Annotated[Start, Parameter(name="*")]
 
 
 @_command(_BEGIN, "touring")
-def tour(*, out: Path = Path("tour.html"), json: bool = False) -> None:
+def tour(*, out: Path = Path("tour.html"), interactive: bool = False, json: bool = False) -> None:
     """Visit every paper: small runs, certificates and claims, on one HTML page.
 
     Args:
         out: The HTML file to write.
+        interactive: Charts to zoom and turn, by plotly: adds 4.8 MB to the page.
         json: Print the results as JSON.
     """
 
@@ -301,8 +302,9 @@ def claims(
 
 @_command(_PAPER, "publishing")
 def reproduce(
-    name: str, /, *, out: Path | None = None, full: bool = False, json: bool = False
-) -> None:
+    name: str, /, *, out: Path | None = None, full: bool = False, interactive: bool = False,
+    json: bool = False,
+) -> None:  # fmt: skip
     """Reproduce a paper's figures: PNG, PDF, their numbers (Parquet) and one page.
 
     Example: shoal reproduce wu2023.scaling
@@ -311,6 +313,7 @@ def reproduce(
         name: A paper for all of its figures, PAPER.FIGURE for one; 'shoal papers' lists them.
         out: Folder for the files, by default figures-PAPER.
         full: Use the paper's sizes instead of small ones: hours instead of minutes.
+        interactive: Charts to zoom and turn, by plotly: adds 4.8 MB to the page.
         json: Print the list of files as JSON.
     """
 
@@ -465,7 +468,10 @@ def bench(
 
 
 @_command(_SHOW, "publishing")
-def report(*paths: Path, out: Path | None = None, paper: str = "", json: bool = False) -> None:
+def report(
+    *paths: Path, out: Path | None = None, paper: str = "", interactive: bool = False,
+    json: bool = False,
+) -> None:  # fmt: skip
     """Make one self-contained HTML page of runs, certificates or figures.
 
     Args:
@@ -473,6 +479,7 @@ def report(*paths: Path, out: Path | None = None, paper: str = "", json: bool = 
             printed.
         out: The page, by default report.html in the first folder (or beside the first file).
         paper: The file that defines the paper, if it is your own (./mine.py).
+        interactive: Charts to zoom and turn, by plotly: adds 4.8 MB to the page.
         json: Print the page's path as JSON.
     """
 

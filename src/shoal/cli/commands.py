@@ -50,11 +50,12 @@ def command_line() -> str:
 
 
 def write_page(
-    path: Path, title: str, lead: str, parts: list[page.Section], used: Iterable[Paper]
-) -> None:
-    """Render and write a page, whole or not at all."""
-    cited = [paper.citation() for paper in used]
-    text = page.render(title, lead, parts, command=command_line(), citations=cited)
+    path: Path, title: str, lead: str, parts: list[page.Section], used: Iterable[Paper],
+    *, interactive: bool = False,
+) -> None:  # fmt: skip
+    """Render and write a page, whole or not at all; ``interactive`` puts plotly's script in."""
+    cited, said = [paper.citation() for paper in used], command_line()
+    text = page.render(title, lead, parts, command=said, citations=cited, interactive=interactive)
     disk.write_whole(path, text.encode())
 
 

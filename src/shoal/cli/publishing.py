@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import TemplateError
 from rich.markup import escape
@@ -16,7 +17,8 @@ from shoal.disk import logs
 from shoal.disk import runs as disk
 from shoal.errors import InputError, nearest
 from shoal.lab.paper import Paper, PaperFigure
-from shoal.pages import page, sections
+from shoal.lab.run import Run
+from shoal.pages import page, sections, theorems
 from shoal.papers import known_paper, paper_of, split_target, target_of
 from shoal.runtime import cores
 
@@ -50,7 +52,7 @@ def _papers_of(keys: Iterable[str]) -> list[Paper]:
 # ------------------------------------------------------------------------------------- figures
 
 
-def reproduce(name: str, *, out: Path | None, full: bool, json: bool) -> None:
+def reproduce(name: str, *, out: Path | None, full: bool, interactive: bool, json: bool) -> None:
     """``shoal reproduce``."""
     target, part = split_target(name)
     paper = paper_of(target)
@@ -70,15 +72,23 @@ def reproduce(name: str, *, out: Path | None, full: bool, json: bool) -> None:
         figure = figure._replace(key=recipe.key, caption=caption)
         write_figure(folder, figure, figure._asdict() | {"paper": paper.key})
         made.append(figure)
-    lead = f"{paper.title}: its experiments, reproduced{' at full size' if full else ''}."
-    parts = [page.figure_section(figure) for figure in made]
-    write_page(folder / "index.html", f"Figures of {paper.key}", lead, parts, [paper])
+    _write_index(folder, interactive=interactive)
     files = [str(folder / f"{f.key}.{end}") for f in made for end in ("png", "pdf", "parquet")]
     answer(
         {"paper": paper.key, "out": str(folder), "files": files},
         [f"[bold]{f.key}[/]  {escape(f.title)}. [dim]{escape(f.caption)}[/]" for f in made],
         f"wrote {len(files)} files and {folder / 'index.html'}",
         json=json,
+    )
+
+
+def _write_index(folder: Path, *, interactive: bool) -> None:
+    """One page over all figures that are in the folder, whenever they were made."""
+    _, _, parts, used = _figures_page(sorted(folder.glob("*.json")))
+    keys = ", ".join(paper.key for paper in used)
+    lead = "; ".join(paper.title for paper in used) + ". All figures made so far in this folder."
+    write_page(
+        folder / "index.html", f"Figures of {keys}", lead, parts, used, interactive=interactive
     )
 
 
@@ -104,7 +114,7 @@ Page = tuple[str, str, list[page.Section], list[Paper]]
 """Title, lead, sections, and the papers to cite."""
 
 
-def report(*paths: Path, out: Path | None, paper: str, json: bool) -> None:
+def report(*paths: Path, out: Path | None, paper: str, interactive: bool, json: bool) -> None:
     """``shoal report``."""
     if paper:
         target_of(paper)  # from now on its runs are known
@@ -115,16 +125,25 @@ def report(*paths: Path, out: Path | None, paper: str, json: bool) -> None:
     title, lead, parts, used = pages[0]
     if len(pages) > 1:
         title, lead = "A report", "; ".join(dict.fromkeys(lead for _, lead, _, _ in pages if lead))
-        parts = [
-            part._replace(title=f"{path.name}: {part.title}")
-            for path, (_, _, some, _) in zip(paths, pages, strict=True)
-            for part in some
-        ]
+        runs = {name: _run_of(path, paper) for name, path in _named(paths).items() if _is_run(path)}
+        parts = [sections.compared_section(runs)] if len(runs) > 1 else []
+        for name, (_, _, some, _) in zip(_named(paths), pages, strict=True):
+            parts += [part._replace(group=name, label=name) for part in some]
         used = list(dict.fromkeys(paper for _, _, _, some in pages for paper in some))
     first = paths[0]
     path = out or (first / "report.html" if first.is_dir() else first.with_suffix(".html"))
-    write_page(path, title, lead, parts, used)
+    write_page(path, title, lead, parts, used, interactive=interactive)
     answer({"page": str(path)}, note=f"wrote {path}", json=json)
+
+
+def _named(paths: Sequence[Path]) -> dict[str, Path]:
+    """Paths by their last name; by the whole where two share it."""
+    names = [path.name for path in paths]
+    return {p.name if names.count(p.name) == 1 else str(p): p for p in paths}
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "run.json").is_file()
 
 
 @contextlib.contextmanager
@@ -142,7 +161,7 @@ def _reading(path: Path) -> Iterator[None]:
 def _page_of(path: Path, target: str) -> Page:
     if not path.exists():
         raise InputError(f"there is no file or folder {str(path)!r}.")
-    if (path / "run.json").is_file():
+    if _is_run(path):
         return _run_page(path, target)
     if logs.is_log(path):
         about, table = logs.read_log(path)
@@ -156,7 +175,7 @@ def _page_of(path: Path, target: str) -> Page:
         if isinstance(value, dict) and {"paper", "theorem", "results"} <= set(value):
             paper = known_paper(str(value["paper"]))
             with _reading(path):
-                parts = sections.certificate_sections(value)
+                parts = theorems.certificate_sections(value)
             return f"{paper.key}.{value['theorem']}", paper.title, parts, [paper]
     msg = (
         f"{str(path)!r} is not a run folder, a reproduction or a certificate; make one with "
@@ -165,26 +184,41 @@ def _page_of(path: Path, target: str) -> Page:
     raise InputError(msg)
 
 
+def _run_of(path: Path, target: str) -> Run:
+    return disk.load_run(path, own_setup_of(target, path))
+
+
 def _run_page(path: Path, target: str) -> Page:
-    run = disk.load_run(path, own_setup_of(target, path))
-    theorems = disk.read_json(path / "certificates.json")
+    run = _run_of(path, target)
+    found = disk.read_json(path / "certificates.json")
     with _reading(path):
-        parts = sections.run_sections(run, theorems)
+        parts = sections.run_sections(run, found)
     paper = run.setup.paper
     title = paper.title if paper else run.setup.name
-    lead = f"{title}. Made by: {run.notes.get('command', 'an unknown command')}"
-    return f"A run of {run.setup.name}", lead, parts, [paper] if paper else []
+    return f"A run of {run.setup.name}", title, parts, [paper] if paper else []
 
 
 def _figures_page(found: list[Path]) -> Page:
-    made, keys = [], []
+    """All figures of some files, those of a paper together."""
+    made: dict[str, list[page.Section]] = {}
     for path in found:
         value = disk.read_json(path)
         if isinstance(value, dict) and "panels" in value:
             with _reading(path):
-                keys.append(str(value.pop("paper", "")))
-                made.append(figures.figure_from_json(value))
+                key = str(value.pop("paper", ""))
+                figure = figures.figure_from_json(value)
+                made.setdefault(key, []).append(_figure_card(path, figure, key))
     if not made:
         raise InputError(f"{str(found[0].parent)!r} holds no figures made by shoal.")
-    used = _papers_of(key for key in keys if key)
-    return "Figures", "", [page.figure_section(figure) for figure in made], used
+    parts = [card for cards in made.values() for card in cards]
+    return "Figures", "", parts, _papers_of(key for key in made if key)
+
+
+def _figure_card(path: Path, figure: figures.Figure, paper: str) -> page.Section:
+    """A figure with the files that lie beside its numbers."""
+    ends = ("png", "pdf", "parquet", "json")
+    beside = [path.with_suffix(f".{end}") for end in ends]
+    card = page.figure_section(figure)
+    named = tuple((one.name, quote(f"./{one.name}")) for one in beside if one.is_file())
+    again = f"shoal reproduce {paper}.{figure.key}" if paper else ""
+    return card._replace(files=named, source=again)

@@ -14,10 +14,12 @@ from shoal.cli import claiming
 from shoal.cli.commands import answer, write_page
 from shoal.disk.runs import require_file
 from shoal.lab.claim import Claim
+from shoal.lab.paper import Paper
 from shoal.lab.theorem import certify
 from shoal.lab.visit import Visit
 from shoal.pages import ledger as pages
 from shoal.pages import page, sections
+from shoal.pages.ledger_plot import effect_panel
 from shoal.papers import PAPERS
 
 CLAIMS = (
@@ -28,7 +30,7 @@ CLAIMS = (
 )
 
 
-def tour(*, out: Path, json: bool) -> None:
+def tour(*, out: Path, interactive: bool, json: bool) -> None:
     """Train, certify, test a few claims, and say what came out, here and on a page."""
     require_file(out)
     begun = time.perf_counter()
@@ -38,19 +40,11 @@ def tour(*, out: Path, json: bool) -> None:
     names = ", ".join(paper.key for paper in visited)
     say(f"[bold]shoal tour[/]: the laboratory on its papers, {names}.\n")
     results: dict[str, Any] = {}
-    stories: list[page.Section] = []
-    details: list[page.Section] = []
+    parts: list[page.Section] = []
     for number, (paper, make) in enumerate(visited.items(), 1):
         visit: Visit = make()
         results[paper.key] = visit.rows
-        text = f"{paper.key}: {visit.about} {visit.words}"
-        tables = (("runs", visit.head, tuple(visit.cells)),)
-        title = visit.title[:1].upper() + visit.title[1:]
-        stories.append(page.Section(title, text, visit.verdicts, tables, visit.panels))
-        for label, run, theorems in visit.runs:  # these are shown at length
-            found = [certify(run, theorem).to_json(curves=True) for theorem in theorems]
-            some = sections.run_sections(run, found)
-            details += [part._replace(title=f"{label}: {part.title}") for part in some]
+        parts += _story(paper, visit)
         say(f"[bold]{number}. {paper.key}: {escape(visit.title)}[/]")
         say(console.table(*visit.head, rows=[map(console.coloured, row) for row in visit.cells]))
         say(visit.words + "\n", markup=False)
@@ -60,12 +54,38 @@ def tour(*, out: Path, json: bool) -> None:
     for record in explored:
         say(f"  {escape(record['statement'])} {escape(pages.sentence(record))}")
     lead = "A visit to each paper: what it says, what was run, and what came out."
-    rows = tuple((r["statement"], pages.sentence(r)) for r in explored)
-    said = "Eight draws each, not registered: no verdict. The ledger has those."
-    tables = (("claims", ("claim", "what was seen"), rows),)
-    parts = [*stories, page.Section("Some claims", said, tables=tables), *details]
-    write_page(out, "shoal tour", lead, parts, visited)
+    parts += [_claim_card(record) for record in explored]
+    write_page(out, "shoal tour", lead, parts, visited, interactive=interactive)
     seconds = round(time.perf_counter() - begun, 1)
     say(f"\n{seconds} s. All of it on one page: {out}", soft_wrap=True)
     say("Next: shoal papers, shoal claims qin2025, shoal reproduce wu2023")
     answer(results | {"page": str(out), "seconds": seconds}, json=json)
+
+
+def _story(paper: Paper, visit: Visit) -> list[page.Section]:
+    """A visit as cards: the story, then the runs that are shown at length."""
+    title = visit.title[:1].upper() + visit.title[1:]
+    first = page.Section(
+        title, visit.about, visit.verdicts, (("", visit.head, tuple(visit.cells)),), visit.panels,
+        finding=visit.finding or visit.words.splitlines()[0], label=paper.key,
+        source=paper.title, seen=visit.words,
+    )  # fmt: skip
+    cards = [first]
+    for label, run, theorems in visit.runs:
+        found = [certify(run, theorem).to_json(curves=True) for theorem in theorems]
+        for part in sections.run_sections(run, found):
+            cards.append(part._replace(title=f"{label}: {part.title}", finding=""))
+    return [card._replace(group=f"{paper.key}: {visit.title}") for card in cards]
+
+
+def _claim_card(record: dict[str, Any]) -> page.Section:
+    """A claim on a few draws, without a verdict."""
+    said = pages.sentence(record)
+    return page.Section(
+        record["statement"], verdicts=(("eight draws, not registered", "exploratory"),),
+        source=f"{record['claim']}; provenance: {record['provenance']}", seen=said,
+        finding=f"{record['statement']} {said.replace('Exploratory: ', 'Seen: ')}", label="claim",
+        panels=(effect_panel(record),), group="Some claims, on a few draws",
+        more_details=(("rule", pages.rule_text(record)), ("why this limit", record["why"])),
+        more_title="Rule and limit",
+    )  # fmt: skip

@@ -19,6 +19,7 @@ class Visit(NamedTuple):
     verdicts: tuple[tuple[str, str], ...] = ()  # What, verdict.
     runs: tuple[tuple[str, Run, tuple[str, ...]], ...] = ()
     """Runs that the page shows at length: title, run, theorems to compare it with."""
+    finding: str = ""  # What came out, in one sentence; by default the first line of `words`.
 
 
 def number(value: float) -> str:

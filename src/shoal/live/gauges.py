@@ -19,7 +19,7 @@ from shoal.lab.run import Run
 from shoal.lab.setup import Setup
 from shoal.lab.theorem import Theorem, allowed_steps, certify
 from shoal.live.desk import Asked
-from shoal.live.formulas import FORMULAS
+from shoal.pages.formulas import FORMULAS
 from shoal.runtime import numpy_tree
 
 Records = dict[str, np.ndarray]
@@ -152,7 +152,7 @@ def prediction(asked: Asked) -> dict[str, Any] | None:
 
 def statement(asked: Asked) -> dict[str, Any]:
     """The theorem in words and as formulas."""
-    from shoal.pages.notebook import math_html
+    from shoal.pages.words import math_html
 
     theorem = asked.theorem
     if theorem is None:

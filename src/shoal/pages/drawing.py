@@ -9,6 +9,7 @@ import numpy as np
 
 from shoal.disk.runs import write_whole
 from shoal.figures import Figure, Panel
+from shoal.pages.scales import measured_ticks, quantile_levels
 
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -52,7 +53,7 @@ def _panel(page: Any, axis: Any, panel: Panel, darkest: float) -> None:
     axis.set(title=title, xlabel=panel.x_label, ylabel=y_label)
     if (plane := panel.surface) is not None:
         axis.grid(visible=False)
-        levels = _levels(plane.values)
+        levels = quantile_levels(plane.values)
         even = BoundaryNorm(levels, 256)  # as many greys for the basin as for the walls
         shown = axis.contourf(plane.x, plane.y, plane.values, levels, cmap="Greys_r", norm=even)
         axis.contour(plane.x, plane.y, plane.values, levels=levels, colors="k", linewidths=0.3)
@@ -66,6 +67,10 @@ def _panel(page: Any, axis: Any, panel: Panel, darkest: float) -> None:
             marker=MARKERS[k % len(MARKERS)] if few else None,
         )  # fmt: skip
         axis.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.15, linewidth=0)
+    for name, level in panel.limits:
+        axis.axhline(level, color="#b5432e", linewidth=0.9, linestyle=(0, (5, 3)))
+        axis.annotate(name, (1, level), xycoords=("axes fraction", "data"), fontsize=7,
+                      ha="right", va="bottom", color="#b5432e")  # fmt: skip
     for image in panel.images[:1]:
         axis.grid(visible=False)
         shown = axis.imshow(image.values, cmap="Greys", vmin=0, vmax=darkest)  # one scale for all
@@ -85,22 +90,10 @@ def _few_ticks(axis: Any, values: np.ndarray) -> None:
     """On a short logarithmic axis, label the measured places: powers of ten would be too few."""
     from matplotlib.ticker import NullLocator
 
-    places = values[values > 0]
-    if len(places) > 12 or not len(places):
+    if (chosen := measured_ticks(values.tolist(), log=True)) is None:
         return
-    chosen = [places[0]]
-    for place in places[1:]:  # a tenth of the axis apart, so that labels do not overlap
-        if np.log(place / chosen[-1]) > 0.1 * np.log(places[-1] / places[0]):
-            chosen.append(place)
     axis.set_ticks(chosen, labels=[f"{x:.2g}" if x < 1 else f"{x:g}" for x in chosen])
     axis.set_minor_locator(NullLocator())
-
-
-def _levels(values: np.ndarray) -> np.ndarray:
-    """Contour levels: by quantiles, so that neither a wall nor a basin swallows them all."""
-    finite = values[np.isfinite(values)]
-    chosen = np.unique(np.quantile(finite, np.linspace(0, 1, 14)))
-    return chosen if len(chosen) > 1 else np.array([chosen[0], np.nextafter(chosen[0], np.inf)])
 
 
 def _solid(axis: Any, panel: Panel) -> None:

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from shoal.lab.claim import Check, Existence
 from shoal.lab.ledger import Json
-from shoal.pages.ledger_plot import claim_plot
+from shoal.pages import page
+from shoal.pages.ledger_plot import claim_plots, strip
 
 GROUPS = (
     "supported", "contradicted", "inconclusive", "not testable", "exploratory", "stale",
@@ -217,28 +217,26 @@ def write_pages(
     out: Path, records: Sequence[Json], others: Sequence[Any], write: Callable[[Path, bytes], None]
 ) -> None:
     """An index, and a page for every claim and version."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    shared = {"style": _text("ledger.css"), "lead": LEAD.replace("; [how](evidence.md)", "")}
     shown = [_view(record) for record in records]
-    template = environment.from_string(_text("claim.html.j2"))
+    lead = LEAD.replace("; [how](evidence.md)", "")
+    made = page.environment()
+    template, shared = made.get_template("claim.html.j2"), page.shell(page.script())
     for view in shown:
-        page = template.render(claim=view, **shared)
-        write(out / view["file"], page.encode())
+        write(out / view["file"], template.render(claim=view, **shared).encode())
+    found = counts(records)
     papers = dict.fromkeys(view["paper"] for view in shown)
-    index = environment.from_string(_text("ledger.html.j2")).render(
-        papers={p: [v for v in shown if v["paper"] == p] for p in papers},
-        counts=counts(records), groups=[group.replace(" ", "-") for group in GROUPS],
-        others=[(o.statement, other_words(o)) for o in others], **shared,
+    by_paper = {p: [v for v in shown if v["paper"] == p] for p in papers}
+    rows = tuple(
+        (paper, *(str(sum(v["word"] == group for v in mine)) for group in found))
+        for paper, mine in by_paper.items()
+    )
+    index = made.get_template("ledger.html.j2").render(
+        papers=by_paper, counts=found, groups=[group.replace(" ", "-") for group in GROUPS],
+        total=len(shown), summary=("", ("paper", *found), rows), lead=lead,
+        against=[view for view in shown if view["word"] == "contradicted"],
+        others=[(o.statement, other_words(o)) for o in others], **page.shell(),
     )  # fmt: skip
     write(out / "index.html", index.encode())
-
-
-def _text(name: str) -> str:
-    return resources.files("shoal.pages").joinpath(name).read_text(encoding="utf-8")
 
 
 def _view(record: Json) -> Json:
@@ -246,17 +244,19 @@ def _view(record: Json) -> Json:
     design = record["setting"].items()
     settings = [(k, plainly(v)) for k, v in design if k != "setting" and plainly(v)]
     repeat = f"shoal claims {record['claim']} --until-decided --seeds 1"
-    controls = [
-        c | {"said": _control(c), "changed": plainly(c["changes"])} for c in record["controls"]
-    ]
+    controls = tuple(
+        (c["sort"], plainly(c["changes"]), c["why"], _control(c)) for c in record["controls"]
+    )
+    head = ("sort", "what is changed", "why", "result")
     return record | {
         "paper": record["claim"].partition(".")[0],
         "file": f"{record['claim']}.v{record['version']}.html",
         "word": word_of(record), "mark": word_of(record).replace(" ", "-"),
         "sentence": sentence(record), "median_text": median_text(record),
-        "limits_text": limits_text(record), "settings": settings, "controls": controls,
+        "limits_text": limits_text(record), "settings": settings,
+        "control_table": ("", head, controls),
         "setting_words": _sentence(record["setting"].get("setting", "")),
-        "why": _sentence(record["why"]), "plot": claim_plot(record),
+        "why": _sentence(record["why"]), "plots": claim_plots(record), "strip": strip(record),
         "support_words": support_words(record), "repeat": repeat,
         "share_text": _share(record), "number": number, "replica_words": replica_words(record),
         "median_of_all": _median_of_all(record), "rule_words": rule_text(record),

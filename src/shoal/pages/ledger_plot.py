@@ -1,129 +1,132 @@
-"""A claim's evidence as one SVG picture: effects with limits and the sequence, and the bets."""
+"""A claim's evidence in pictures: every draw against the limits, the bets, and a strip."""
 
 import math
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
 
-WIDE, HIGH, BETS, LEFT, RIGHT, TOP, GAP, FOOT = 720, 240, 150, 64, 12, 14, 40, 34
+from shoal.figures import Curve, Panel
+from shoal.pages import scales
+from shoal.pages.scales import Axis
+from shoal.pages.svg import Range, chart
+
+Json = dict[str, Any]
+HIGHEST = 1e12  # of the bets; beyond it nobody counts
 
 
-def _ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers across a range."""
-    step = 10 ** math.floor(math.log10((high - low) / count))
-    step *= next((k for k in (1, 2, 5, 10) if (high - low) / (k * step) <= count), 10)
-    first = math.ceil(low / step)
-    return [round(k * step, 12) for k in range(first, math.floor(high / step) + 1)]
-
-
-def _range(values: Sequence[float], limits: Sequence[float]) -> tuple[float, float]:
-    """Ends of the vertical axis: most effects, all limits, and some room."""
-    finite = [v for v in values if math.isfinite(v)]
-    low, high = np.quantile(finite, [0.02, 0.98]) if finite else (0.0, 0.0)
-    low, high = min(low, *limits), max(high, *limits)
-    room = 0.08 * (high - low) or max(0.1, 0.1 * abs(high))
-    return float(low - room), float(high + room)
-
-
-class _Axis:
-    """Numbers to pixels along one side; what is beyond an end is drawn at that end."""
-
-    def __init__(self, low: float, high: float, start: float, end: float) -> None:
-        self.low, self.high, self.start, self.end = low, high, start, end
-
-    def __call__(self, value: float) -> float:
-        clipped = min(max(value, self.low), self.high)
-        share = (clipped - self.low) / (self.high - self.low)
-        return round(self.start + share * (self.end - self.start), 1)
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" class="{kind}"/>'
-
-
-def _label(x: float, y: float, text: str, anchor: str = "end") -> str:
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{text}</text>'
-
-
-def claim_plot(record: dict[str, Any]) -> str:
-    """The picture; only numbers and fixed words are in it, so that nothing needs escaping."""
-    sign = record["sign"]
-    seen = [sorted((sign * lo, sign * hi)) for lo, hi, *_ in record["effects"] if lo is not None]
+def limits_of(record: Json) -> list[tuple[str, float]]:
+    """The rule's limits, with the sign in which people read the effect."""
     ends = record["for"] if isinstance(record["for"], list) else (record["for"], record["against"])
-    limits = [sign * float(end) for end in ends]
-    count = max(len(seen), 1)
-    x = _Axis(0.5, count + 0.5, LEFT, WIDE - RIGHT)
-    upper = _Axis(*_range([v for pair in seen for v in pair], limits), TOP + HIGH, TOP)
-    parts = _frame(upper, TOP, HIGH, _ticks(upper.low, upper.high))
-    parts.append(_band(record, x, upper))
-    words = ("upper", "lower") if isinstance(record["for"], list) else ("for", "against")
-    parts += [_line(LEFT, upper(v), WIDE - RIGHT, upper(v), "limit") for v in set(limits)]
-    for value, word in dict(zip(limits, words, strict=True)).items():
-        name = "limit" if len(set(limits)) == 1 else f"limit {word}"
-        name = "window" if isinstance(record["for"], list) else name
-        parts.append(_label(WIDE - RIGHT - 4, upper(value) - 4, name))
-    for k, (lo, hi) in enumerate(seen, 1):
-        if lo != hi:
-            parts.append(_line(x(k), upper(lo), x(k), upper(hi), "range"))
-        else:
-            kind = "dot" if upper.low <= lo <= upper.high else "beyond"
-            parts.append(f'<circle cx="{x(k)}" cy="{upper(lo)}" r="3" class="{kind}"/>')
-    return _svg(parts + _bets(record, x), record)
+    levels = [record["sign"] * float(end) for end in ends]
+    if isinstance(record["for"], list):
+        return [("window from", min(levels)), ("window to", max(levels))]
+    if levels[0] == levels[1]:
+        return [("limit", levels[0])]
+    return [("limit for", levels[0]), ("limit against", levels[1])]
 
 
-def _frame(axis: _Axis, top: float, high: float, ticks: Sequence[float]) -> list[str]:
-    parts = [f'<rect x="{LEFT}" y="{top}" width="{WIDE - LEFT - RIGHT}" height="{high}" '
-             'class="frame"/>']  # fmt: skip
-    for tick in ticks:
-        parts.append(_line(LEFT, axis(tick), WIDE - RIGHT, axis(tick), "grid"))
-        parts.append(_label(LEFT - 6, axis(tick) + 4, f"{tick:g}"))
-    return parts
+def _effects(record: Json) -> np.ndarray:
+    """Both ends of every counted effect, in the order of seeds."""
+    seen = [sorted((record["sign"] * lo, record["sign"] * hi))
+            for lo, hi, *_ in record["effects"] if lo is not None]  # fmt: skip
+    return np.array(seen, float).reshape(-1, 2)
 
 
-def _band(record: dict[str, Any], x: _Axis, y: _Axis) -> str:
-    """The narrowing sequence for the median."""
+def effect_range(record: Json) -> Range:
+    """Ends of the axis: nearly all effects, all limits, and some room."""
+    levels = [level for _, level in limits_of(record)]
+    seen = _effects(record).ravel()
+    seen = seen[np.isfinite(seen)]
+    most = np.quantile(seen, [0.02, 0.98]) if len(seen) else []
+    return scales.ends([*map(float, most), *levels], log=False, room=0.1)
+
+
+def effect_panel(record: Json) -> Panel:
+    """Every counted draw, the limits, and the interval for the median as it narrows."""
+    ends = _effects(record)
+    at = np.arange(1.0, len(ends) + 1)
+    draws = Curve("draws", at, ends.mean(axis=1), ends[:, 0], ends[:, 1])
+    name = record["effect"].rstrip(",")
+    return Panel(
+        "", "draw, in the order of seeds", name, (draws,), points=True,
+        limits=tuple(limits_of(record)),
+    )  # fmt: skip
+
+
+def median_panel(record: Json) -> Panel | None:
+    """The interval for the median after each draw."""
     path = [sorted(record["sign"] * end for end in ends) for ends in record["paths"]["median"]]
     steps = [(k, lo, hi) for k, (lo, hi) in enumerate(path, 1) if math.isfinite(hi - lo)]
     if not steps:
+        return None
+    at, low, high = np.array(steps, float).T
+    curve = Curve("interval", at, (low + high) / 2, low, high)
+    limits = tuple(limits_of(record))
+    return Panel("The median, known within", "draws counted", "median effect, 95 % at all times",
+                 (curve,), limits=limits)  # fmt: skip
+
+
+def bets_panel(record: Json) -> Panel:
+    """E-values for and against on a logarithmic axis, with what decides."""
+    curves = []
+    for side in ("for", "against"):
+        bets = np.clip(np.array(record["paths"][side], float), 1e-3, HIGHEST)
+        at = np.arange(1.0, len(bets) + 1)
+        curves.append(Curve(f"E {side}", at, bets, bets, bets))
+    limits = (("a control needs 20", 20.0), ("decides at 10240", float(record["e"]["threshold"])))
+    return Panel("The bets", "draws counted", "E-value", tuple(curves), log_y=True, limits=limits)
+
+
+def claim_plots(record: Json) -> str:
+    """The pictures of a claim's page."""
+    if not len(_effects(record)):
         return ""
-    above = [f"{x(k)},{y(hi)}" for k, _, hi in steps]
-    below = [f"{x(k)},{y(lo)}" for k, lo, _ in reversed(steps)]
-    return f'<polygon points="{" ".join(above + below)}" class="band"/>'
+    draws = effect_panel(record)._replace(title="Every draw, and the limits of the rule")
+    shown = [chart(draws, y_range=effect_range(record))]
+    middle = median_panel(record)
+    shown += [chart(panel) for panel in (middle, bets_panel(record)) if panel is not None]
+    return f'<div class="charts">{"".join(shown)}</div>'
 
 
-def _bets(record: dict[str, Any], x: _Axis) -> list[str]:
-    """E for and against on a logarithmic axis."""
-    top = TOP + HIGH + GAP
-    paths = {side: record["paths"][side] for side in ("for", "against")}
-    highest = max([5.0, *(math.log10(e) for es in paths.values() for e in es if e > 0)])
-    axis = _Axis(-3.0, min(highest, 12.0) + 0.3, top + BETS, top)
-    parts = _frame(axis, top, BETS, [])
-    for tick in range(-3, int(axis.high) + 1, 2):
-        parts.append(_label(LEFT - 6, axis(tick) + 4, f"1e{tick}"))
-    for value, name in ((20, "20"), (record["e"]["threshold"], "10240")):
-        parts.append(_line(LEFT, axis(math.log10(value)), WIDE - RIGHT, axis(math.log10(value)),
-                           "level"))  # fmt: skip
-        parts.append(_label(WIDE - RIGHT - 4, axis(math.log10(value)) - 4, name))
-    for side, path in paths.items():
-        points = [f"{x(k)},{axis(math.log10(max(e, 1e-9)))}" for k, e in enumerate(path, 1)]
-        if points:
-            parts.append(f'<polyline points="{" ".join(points)}" class="{side}"/>')
-    bottom = top + BETS + 18
-    parts.append(_label(LEFT, bottom, "counted draws in order of seeds", "start"))
-    parts.append(_label(WIDE - RIGHT, bottom, f"{len(paths['for'])}"))
-    parts.append(
-        _label(LEFT + 6, top + 16, "E for", "start").replace("<text", '<text class="tfor"')
-    )
-    against = _label(LEFT + 76, top + 16, "E against", "start")
-    return [*parts, against.replace("<text", '<text class="tagainst"')]
+# ---------------------------------------------------------------------------------------- strip
+
+WIDE, HIGH, LINE = 440, 76, 42
 
 
-def _svg(parts: Sequence[str], record: dict[str, Any]) -> str:
-    high = TOP + HIGH + GAP + BETS + FOOT
-    seeds = record["seeds"]
-    title = f"Effects of {seeds['counted']} draws with limits and sequence, and e-values"
+def strip(record: Json) -> str:
+    """All draws along one line, the limits across it, and the interval for the median."""
+    ends = _effects(record)
+    if not len(ends):
+        return ""
+    x = Axis(*effect_range(record), 10, WIDE - 10)
+    ticks = scales.linear_ticks(x.low, x.high, 5)
+    parts = [f'<path class="axis" d="M{x.start} {HIGH - 16}H{x.end}"/>']
+    parts += [_text(x(v), HIGH - 3, scales.tick_label(v)) for v in ticks if 16 < x(v) < WIDE - 16]
+    low, high = sorted(record["sign"] * end for end in record["sequence"]["median"])
+    if math.isfinite(high - low):
+        parts.append(f'<path class="median" d="M{x(low):g} {LINE}H{x(high):g}"/>')
+    parts.append(f'<path class="dots k0" d="{_dots(ends.mean(axis=1), x)}"/>')
+    for row, (name, level) in enumerate(limits_of(record)):
+        at, y = x(level), 11 + 13 * row  # names of near limits stand below each other
+        parts.append(f'<path class="limit" d="M{at:g} {y - 6}V{HIGH - 16}"/>')
+        anchor = "end" if at > WIDE / 2 else "start"
+        parts.append(_text(at + (-5 if anchor == "end" else 5), y, name, anchor, "limit"))
+    label = escape(f"{len(ends)} draws of {record['effect']}, with the limits of the rule")
     return (
-        f'<svg viewBox="0 0 {WIDE} {high}" role="img" aria-label="{title}">'
-        + "".join(parts) + "</svg>"
-    )  # fmt: skip
+        f'<svg class="strip" viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{label}">'
+        f"{''.join(parts)}</svg>"
+    )
+
+
+def _dots(values: Sequence[float] | np.ndarray, x: Axis) -> str:
+    """One dot a draw; neighbours stand on three lines, so that they can be told apart."""
+    return "".join(f"M{x(v):g} {LINE + (k % 3 - 1) * 7}h0" for k, v in enumerate(values))
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle", kind: str = "") -> str:
+    base, _, power = escape(text).partition("^")
+    raised = f'<tspan dy="-4" class="power">{power}</tspan>' if power else ""
+    mark = f' class="{kind}"' if kind else ""
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{mark}>{base}{raised}</text>'

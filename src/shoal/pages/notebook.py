@@ -2,27 +2,13 @@
 
 import html
 import inspect
-import re
 from collections.abc import Sequence
 
 from shoal.lab.run import Run
 from shoal.lab.theorem import Certificates
 from shoal.lab.visit import number
-from shoal.pages.sections import theorem_section
-
-
-def math_html(text: str) -> str:
-    r"""Words with formulas between dollar signs as HTML with MathML.
-
-    >>> math_html("a < b")
-    'a &lt; b'
-    >>> [math_html(text).count("<math") for text in (r"rate $\alpha^2$", r"$$x$$ and $y$")]
-    [1, 2]
-    """
-    from latex2mathml.converter import convert
-
-    parts = re.split(r"\${1,2}([^$]+)\${1,2}", text)
-    return "".join(convert(part) if k % 2 else html.escape(part) for k, part in enumerate(parts))
+from shoal.pages.theorems import theorem_tables
+from shoal.pages.words import math_html
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
@@ -40,7 +26,7 @@ def certificates_html(found: Certificates) -> str:
     said = [first if "$" in first else theorem.statement, *(p for p in rest if "$" in p)]
     words = "</p><p>".join(math_html(" ".join(paragraph.split())) for paragraph in said)
     parts = [f"<p><b>{html.escape(theorem.key)}</b> {words}</p>"]
-    for title, head, rows in theorem_section(found.to_json()).tables:
+    for title, head, rows in theorem_tables(found.to_json()):
         parts.append(f"<p>{html.escape(title)}</p>{_table(head, rows)}")
     if len(found) > 3:
         counts = {v: found.verdicts.count(v) for v in dict.fromkeys(found.verdicts)}

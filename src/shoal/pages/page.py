@@ -1,6 +1,15 @@
-"""One self-contained HTML page: no network, script inlined, every string escaped."""
+"""One self-contained HTML page: findings first, inline SVG, every string escaped, no network.
 
+A page is a list of sections, each a card. `render` puts what they found on top, and contents;
+all that a reader needs is there without scripts. With ``interactive`` plotly's script is put in
+as well (4.8 MB), and draws the same panels.
+"""
+
+import base64
 import functools
+import hashlib
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, NamedTuple
@@ -10,9 +19,18 @@ import numpy as np
 from shoal.disk.runs import versions
 from shoal.figures import Curve, Figure, Image, Panel, thinned
 from shoal.jsons import plain
+from shoal.pages import images, svg
+from shoal.pages.words import words
 
 Table = tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]
 """Caption, head and rows."""
+
+VERDICTS = frozenset((
+    "holds", "violated", "not applicable", "unresolved", "supported", "contradicted",
+    "inconclusive", "exploratory", "stale", "superseded", "not testable", "converges", "stuck",
+    "undecided", "at the floor", "slow", "diverged",
+))  # fmt: skip
+_NUMBER = re.compile(r"[-+−≤=<>~ ]*\d[\d.,e+\-– ]*%?")
 
 
 class Section(NamedTuple):
@@ -25,22 +43,26 @@ class Section(NamedTuple):
     panels: tuple[Panel, ...] = ()
     slides: tuple[tuple[str, tuple[Image, ...]], ...] = ()  # heat maps along the steps
     details: tuple[tuple[str, str], ...] = ()
-
-
-def chart(panel: Panel) -> dict[str, Any]:
-    """A panel as data for the page's script."""
-    curves = []
-    for curve in panel.curves:
-        keep = thinned(len(curve.x), 600)  # more points than pixels help nobody
-        curves.append(Curve(curve.label, *(np.asarray(line)[keep] for line in curve[1:])))
-    shown = panel._replace(curves=tuple(curves), images=())
-    image = panel.images[0].values if panel.images else None
-    return plain(shown._asdict() | {"x": panel.x_label, "y": panel.y_label, "image": image})
+    group: str = ""  # heading that it shares with its neighbours
+    finding: str = ""  # the sentence for the top of the page
+    label: str = ""  # beside that sentence
+    source: str = ""  # provenance
+    formula: str = ""  # LaTeX between dollar signs
+    seen: str = ""  # what came out, in a sentence
+    more: tuple[Table, ...] = ()  # folded
+    more_details: tuple[tuple[str, str], ...] = ()  # folded
+    more_title: str = "Details"
+    files: tuple[tuple[str, str], ...] = ()  # label, address beside the page
+    gauges: tuple[svg.Gauge, ...] = ()  # hypotheses, both sides of each
 
 
 def figure_section(figure: Figure) -> Section:
-    """A figure as a section with interactive panels."""
+    """A figure as a section."""
     return Section(figure.title, figure.caption, panels=figure.panels)
+
+
+def _text(name: str) -> str:
+    return resources.files("shoal.pages").joinpath(name).read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -50,37 +72,91 @@ def _plotly() -> str:
     return get_plotlyjs()
 
 
-def render(
-    title: str, lead: str, sections: list[Section], *, command: str, citations: list[str]
-) -> str:
-    """The page as a string."""
+def environment() -> Any:
+    """Templates of this folder, with every value escaped."""
     import jinja2
 
-    source = resources.files("shoal.pages").joinpath("page.html.j2").read_text(encoding="utf-8")
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    charts: list[dict[str, Any]] = []
-    slides: list[dict[str, Any]] = []
-
-    def add(panel: Panel) -> int:
-        charts.append(chart(panel))
-        return len(charts) - 1
-
-    def slide(item: tuple[str, tuple[Image, ...]]) -> dict[str, Any]:
-        label, images = item
-        labels, values = [i.label for i in images], [i.values for i in images]
-        slides.append(plain({"title": label, "labels": labels, "values": values}))
-        return {"index": len(slides) - 1, "last": len(images) - 1, "first": labels[0]}
-
-    made = [
-        section._asdict()
-        | {
-            "charts": [add(panel) for panel in section.panels],
-            "slides": [slide(item) for item in section.slides],
-        }
-        for section in sections
-    ]
-    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return environment.from_string(source).render(
-        title=title, lead=lead, sections=made, charts=charts, slides=slides, plotly=_plotly(),
-        command=command, citations=citations, versions=versions(), made=when,
+    made = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_text), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    made.filters |= {"words": words, "numeric": _is_number}
+    made.globals["verdicts"] = VERDICTS
+    return made
+
+
+def _is_number(value: Any) -> bool:
+    return _NUMBER.fullmatch(str(value)) is not None
+
+
+def shell(*scripts: str) -> dict[str, Any]:
+    """What all pages share: style, scripts, and the hashes by which a browser knows these."""
+    sums = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    hashes = " ".join(f"'sha256-{base64.b64encode(one).decode()}'" for one in sums)
+    return {"style": _text("page.css"), "scripts": scripts, "hashes": hashes or "'none'"}
+
+
+def script() -> str:
+    """The page's own script."""
+    return _text("page.js")
+
+
+def render(
+    title: str, lead: str, sections: Sequence[Section], *, command: str,
+    citations: Sequence[str], interactive: bool = False,
+) -> str:  # fmt: skip
+    """The page as a string."""
+    panels: list[dict[str, Any]] = []
+    made: list[dict[str, Any]] = []
+    for number, section in enumerate(sections, 1):
+        charts = _charts(section.panels, panels)
+        before = sections[number - 2].group if number > 1 else ""
+        made.append(section._asdict() | {
+            "id": f"s{number}", "charts": charts, "films": [_film(*s) for s in section.slides],
+            "gauges": svg.gauges(section.gauges),
+            "heading": section.group if section.group != before else "",
+            "marks": {verdict for _, verdict in section.verdicts},
+        })  # fmt: skip
+    scripts = [script()] + ([_plotly(), _text("interactive.js")] if interactive else [])
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return environment().get_template("page.html.j2").render(
+        title=title, lead=lead, sections=made, findings=[s for s in made if s["finding"]],
+        contents=_contents(made), panels=panels if interactive else [], command=command,
+        citations=citations, versions=versions(), made=when, **shell(*scripts),
+    )  # fmt: skip
+
+
+def _contents(made: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Groups, and sections that are in none."""
+    found = []
+    for section in made:
+        if section["heading"]:
+            found.append((f"{section['id']}-group", section["heading"]))
+        elif not section["group"]:
+            found.append((section["id"], section["title"]))
+    return found
+
+
+def _charts(shown: Sequence[Panel], panels: list[dict[str, Any]]) -> list[str]:
+    """Panels as SVG on common scales; also noted as data, for plotly."""
+    shared = svg.Shared.of(shown)
+    charts = []
+    for panel in shown:
+        charts.append(svg.chart(panel, shared, place=len(panels)))
+        curves = tuple(_thin(curve) for curve in panel.curves)
+        panels.append(plain(panel._replace(curves=curves)._asdict() | {"ends": shared.image}))
+    return charts
+
+
+def _thin(curve: Curve) -> Curve:
+    keep = thinned(len(curve.x), 600)
+    return Curve(curve.label, *(np.asarray(line)[keep] for line in curve[1:]))
+
+
+def _film(title: str, frames: tuple[Image, ...]) -> dict[str, Any]:
+    """Heat maps along the steps, on one scale; three of them show without scripts."""
+    top = float(np.nanmax([np.nanmax(image.values) for image in frames])) or 1.0
+    shown = [(image.label, images.data_uri(image.values, 0.0, top)) for image in frames]
+    bar = images.data_uri(np.linspace(0, 1, images.LEVELS)[None], 0.0, 1.0)
+    keys = thinned(len(frames), 3).tolist()
+    return {"title": title, "frames": shown, "kept": keys, "bar": bar, "top": f"{top:.2g}"}

@@ -9,7 +9,7 @@ import numpy as np
 from shoal.disk.runs import write_whole
 from shoal.errors import InputError
 from shoal.figures import Curve, Figure, Image, Panel, band, thinned
-from shoal.lab import engine, visit
+from shoal.lab import engine, probes
 from shoal.lab.causes import Cause
 from shoal.lab.diagnosis import Diagnosis, tried_words
 from shoal.lab.looking import VERDICTS
@@ -17,57 +17,95 @@ from shoal.lab.run import Run
 from shoal.lab.theorem import Certificates
 from shoal.pages import page
 from shoal.pages.page import Section, Table
+from shoal.pages.theorems import number, theorem_section
+
+MOST_RUNS = 6  # whose curves are laid over each other
 
 
-def number(value: float | None) -> str:
-    """Four significant digits; a dash for what is not a number."""
-    return "–" if value is None or not np.isfinite(value) else visit.number(value)
-
-
-def run_sections(run: Run, theorems: list[dict[str, Any]]) -> list[Section]:
-    """A run with its certificates (as JSON): verdicts, curves with bounds, spectra, attention."""
-    gone = sum(at is not None for at in run.diverged_at)
-    said = f"{gone} of {len(run.seeds)} seeds diverged." if gone else ""
-    sections = [
-        Section("Verdicts at a glance", said, verdicts=glance(theorems)),
-        Section("Loss", panels=(loss_panel(run, theorems),)),
-    ]
+def run_sections(run: Run, theorems: list[dict[str, Any]], group: str = "") -> list[Section]:
+    """A run with its certificates (as JSON): what came out, theorems, probes, attention."""
+    setting = tuple(
+        (k, "auto" if v is None else str(v)) for k, v in run.setup.setting.asdict().items()
+    )
+    parts = [
+        Section(
+            "The run", finding=fate(run), label=group, seen=fate(run),
+            panels=(loss_panel(run, theorems),), details=chosen(run), more_details=setting,
+            more_title="All settings",
+        )
+    ]  # fmt: skip
+    parts += [theorem_section(theorem) for theorem in theorems]
     if panels := probe_panels(run):
-        said = "Median and quartiles over seeds."
-        sections.append(Section("Along training", said, panels=panels))
+        said = "Lines are medians over seeds, bands the middle half." if len(run.seeds) > 1 else ""
+        parts.append(Section("Along training", said, panels=panels))
     if "kernel_eigenvalues" in run.probes:
-        sections.append(Section("Spectrum", panels=(_spectrum(run),)))
+        parts.append(Section("Spectrum of the tangent kernel", panels=(_spectrum(run),)))
     if "attention" in run.probes:
         maps = np.asarray(run.probes["attention"])[0, :, 0]
         images = tuple(Image(f"step {run.step[k]}", maps[k]) for k in thinned(len(run.step), 41))
-        slides = ((f"first sample, seed {run.seeds[0]}", images),)
-        sections.append(Section("Attention", "Move the slider along training.", slides=slides))
-    sections += [theorem_section(theorem) for theorem in theorems]
-    setting = run.setup.setting.asdict().items()
-    details = tuple((k, "auto" if v is None else str(v)) for k, v in setting)
+        slides = ((f"First sample, seed {run.seeds[0]}.", images),)
+        said = "How much each token (row) looks at each other one (column), along training."
+        parts.append(Section("Attention", said, slides=slides))
+    return [part._replace(group=group) for part in parts]
+
+
+def fate(run: Run) -> str:
+    """What a run did, in a sentence."""
+    gone = sum(at is not None for at in run.diverged_at)
+    first, last = (float(np.median(run.risk[:, k])) for k in (0, -1))
+    many = f", median of {len(run.seeds)} seeds" if len(run.seeds) > 1 else ""
+    verb = "fell" if last < first else "went"
+    said = f"The risk {verb} from {number(first)} to {number(last)} in {run.step[-1]} steps{many}."
+    return said + (f" {gone} of {len(run.seeds)} seeds diverged." if gone else "")
+
+
+def chosen(run: Run) -> tuple[tuple[str, str], ...]:
+    """What the user set, in place of all settings; seeds, step and precision."""
+    setting = run.setup.setting.asdict()
     seeds = ", ".join(map(str, run.seeds[:20])) + (" ..." if len(run.seeds) > 20 else "")
-    extra = (("seeds", seeds), ("precision", run.setup.precision))
-    return [*sections, Section("Setting", details=details + extra)]
+    named = [(name, str(setting[name])) for name in run.setup.overrides if name in setting]
+    given = run.setup.step_size
+    steps = np.unique(np.asarray([] if given is None else given, float)).tolist()
+    if steps and "step_size" not in run.setup.overrides:
+        shown = (
+            number(steps[0]) if len(steps) == 1 else f"{number(steps[0])} to {number(steps[-1])}"
+        )
+        named.append(("step size", f"{shown} (chosen by shoal)"))
+    made = run.notes.get("command", "")
+    rest = [("seeds", seeds), ("precision", run.setup.precision)]
+    rest += [("made by", str(made))] if made else []
+    return (*(named or [("set", "nothing: all settings are the paper's")]), *rest)
 
 
-def glance(theorems: list[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
-    """How many seeds came out how, and which, for every theorem."""
-    lines = []
-    for theorem in theorems:
-        seeds: dict[str, list[str]] = {}
-        for result in theorem["results"]:
-            seeds.setdefault(result["verdict"], []).append(str(result["seed"]))
-        for verdict, mine in seeds.items():
-            shown = ", ".join(mine[:12]) + (f", ... ({len(mine)} in all)" if len(mine) > 12 else "")
-            lines.append((f"{theorem['paper']}.{theorem['theorem']}, seeds {shown}", verdict))
-    return tuple(lines)
+def _differing(runs: dict[str, Run]) -> dict[str, tuple[str, ...]]:
+    """Settings that someone chose and that are not the same in all runs."""
+    names = dict.fromkeys(name for run in runs.values() for name in run.setup.overrides)
+    found = {}
+    for name in names:
+        each = tuple(str(run.setup.setting.asdict().get(name, "–")) for run in runs.values())
+        if len(set(each)) > 1:
+            found[name] = each
+    return found
 
 
-def certificate_sections(theorem: dict[str, Any]) -> list[Section]:
-    """A certificate as ``shoal certify --json`` printed it."""
-    setting = tuple((str(k), str(v)) for k, v in theorem.get("setting", {}).items())
-    parts = [Section("Verdicts at a glance", verdicts=glance([theorem])), theorem_section(theorem)]
-    return [*parts, Section("Setting", details=setting)] if setting else parts
+def compared_section(runs: dict[str, Run]) -> Section:
+    """Several runs: their risks on one pair of axes, and what differs between them."""
+    differ, rows, curves = _differing(runs), [], []
+    ends = {name: float(np.median(run.risk[:, -1])) for name, run in runs.items()}
+    for k, (name, run) in enumerate(runs.items()):
+        first, own = number(float(np.median(run.risk[:, 0]))), [each[k] for each in differ.values()]
+        rows.append((name, run.setup.name, *own, str(run.step[-1]), first, number(ends[name])))
+        curves.append(_risk_panel(run, "", name).curves[0])
+    head = ("run", "model", *differ, "steps", "first risk", "last risk")
+    labels = {"risk" if run.best is None else "risk above its optimum" for run in runs.values()}
+    panel = Panel("Risk of the runs", "step", labels.pop() if len(labels) == 1 else "risk",
+                  tuple(curves[:MOST_RUNS]), log_y=True)  # fmt: skip
+    best = min(ends, key=ends.__getitem__)
+    found = f"Of {len(runs)} runs, {best} ends lowest, at a risk of {number(ends[best])}."
+    if len({number(end) for end in ends.values()}) == 1:
+        found = f"All {len(runs)} runs end at a risk of {number(ends[best])}."
+    return Section("Side by side", finding=found, label="all", seen=found, panels=(panel,),
+                   tables=(("", head, tuple(rows)),))  # fmt: skip
 
 
 def _risk_panel(run: Run, title: str, label: str) -> Panel:
@@ -78,14 +116,15 @@ def _risk_panel(run: Run, title: str, label: str) -> Panel:
 
 def loss_panel(run: Run, theorems: list[dict[str, Any]]) -> Panel:
     """Measured loss, the curves of theorems that apply, and the kernel's prediction."""
-    panel = _risk_panel(run, "loss, with bounds and predictions", "measured")
+    panel = _risk_panel(run, "risk along training", "measured")
     curves = [curve for theorem in theorems for curve in _theorem_curves(run, theorem)]
     if run.setup.setting.method == "gd" and not any("kernel" in c.label for c in curves):
         predicted = engine.kernel_predictions(run.setup, run.step)
         if predicted is not None:
             label = "predicted by the initial kernel"
             curves.append(band(label, run.step, predicted, positive=True))
-    return panel._replace(curves=(*panel.curves, *curves))
+    title = f"{panel.title}, with what was proved and predicted" if curves else panel.title
+    return panel._replace(title=title, curves=(*panel.curves, *curves))
 
 
 def _theorem_curves(run: Run, theorem: dict[str, Any]) -> Iterator[Curve]:
@@ -115,7 +154,8 @@ def probe_panels(run: Run, names: Iterable[str] = ()) -> tuple[Panel, ...]:
             if values.ndim == 2 and np.isfinite(values).any():
                 curves.append(band(label, run.step, values))
         if curves:
-            panels.append(Panel(probe.replace("_", " "), "step", "", tuple(curves)))
+            name, note = probe.replace("_", " "), probes.sentence(run.setup, probe)
+            panels.append(Panel(name, "step", name, tuple(curves), note=note))
     return tuple(panels)
 
 
@@ -136,39 +176,6 @@ def _spectrum(run: Run) -> Panel:
     return Panel("tangent kernel", "step", "eigenvalue", curves, log_y=True)
 
 
-_HOLDS = {True: "yes", False: "no", None: "?"}
-
-
-def _cells(line: dict[str, Any]) -> tuple[str, ...]:
-    if (relation := line.get("relation", "<=")).startswith("not checked"):
-        return line["name"], "", relation, "–", ""
-    margin = "–" if line["margin"] is None else visit.signed(line["margin"])
-    right = f"{'=' if relation == '=' else '≤'} {number(line['rhs'])}"
-    return line["name"], number(line["lhs"]), right, margin, _HOLDS[line["holds"]]
-
-
-def _rate(result: dict[str, Any]) -> str:
-    nothing = result["verdict"] == "not applicable"
-    proved = "nothing proved" if nothing else f"proved {number(result['predicted_rate'])}"
-    return f"seed {result['seed']}: measured {number(result['measured_rate'])}, {proved}"
-
-
-def theorem_section(theorem: dict[str, Any]) -> Section:
-    """A theorem compared with some seeds: both sides of every inequality, and the rates."""
-    tables = []
-    for result in theorem["results"][:3]:
-        for kind in ("hypotheses", "conclusions"):
-            head = (kind, "left side", "right side", "margin", "holds")
-            rows = tuple(map(_cells, result[kind]))
-            tables.append((f"seed {result['seed']}: {result['verdict']}", head, rows))
-    results = [r for r in theorem["results"][:3] if r["predicted_rate"] is not None]
-    rates = "; ".join(map(_rate, results))
-    statement = f"{theorem['statement']} " if theorem.get("statement") else ""
-    source = f"Source: {theorem['source']}. " if "source" in theorem else ""
-    text = statement + source + (f"Rate at which the risk is lost: {rates}." if rates else "")
-    return Section(f"{theorem['paper']}.{theorem['theorem']}", text, tables=tuple(tables))
-
-
 def sentence(text: str) -> str:
     """Words as a sentence: a capital and a full stop, but no capital for the name of a block."""
     named = "." in text.split(" ")[0] or "_" in text.split(" ")[0]
@@ -180,7 +187,8 @@ def diagnosis_sections(found: Diagnosis) -> list[Section]:
     """A diagnosis: the verdict, the run beside what was tried, and a section for each cause."""
     said = f"{found.model}, seed {found.seed}: {found.verdict}. {sentence(found.reason)}"
     first = f" First cause: {found.causes[0].sentence}." if found.causes else ""
-    parts = [Section("Verdict", f"{said} {VERDICTS[found.verdict]}{first}", panels=(found.risk,))]
+    parts = [Section("Verdict", f"{said} {VERDICTS[found.verdict]}{first}", panels=(found.risk,),
+                     finding=f"{said}{first}")]  # fmt: skip
     for rank, cause in enumerate(found.causes, start=1):
         rows = ((cause.key.replace("_", " "), number(cause.value), number(cause.limit), cause.why),)
         tables: tuple[Table, ...] = (
@@ -207,12 +215,13 @@ def _place_panels(cause: Cause) -> tuple[Panel, ...]:
         return ()
     at = np.arange(1, len(cause.places) + 1, dtype=float)
     values = np.array([value for _, value in cause.places], float)
-    limit = np.full(len(at), cause.limit)
-    curves = (Curve("measured", at, values, values, values),
-              Curve("limit", at, limit, limit, limit))  # fmt: skip
+    curves = (Curve("measured", at, values, values, values),)
     wide = bool((values > 0).all() and values.max() > 100 * values.min())
-    title = cause.key.replace("_", " ") + " by place"
-    return (Panel(title, "place, in the order of the table", "", curves, log_y=wide, points=True),)
+    name = cause.key.replace("_", " ")
+    limits = (("limit", cause.limit),) if cause.limit > 0 or not wide else ()
+    panel = Panel(f"{name} by place", "place, in the order of the table", name, curves,
+                  log_y=wide, points=True, limits=limits)  # fmt: skip
+    return (panel,)
 
 
 def log_sections(about: dict[str, Any], table: Any) -> list[Section]:
@@ -224,7 +233,8 @@ def log_sections(about: dict[str, Any], table: Any) -> list[Section]:
         if name != "step" and values.dtype.is_numeric():
             y = values.to_numpy().astype(float)
             curve = Curve(name, step, y, y, y)
-            panels.append(Panel(name.replace("_", " "), "step", "", (curve,), log_y=name == "risk"))
+            shown = name.replace("_", " ")
+            panels.append(Panel(shown, "step", shown, (curve,), log_y=name == "risk"))
     known = tuple((key, str(value)) for key, value in about.items() if key != "format")
     return [Section("Along training", panels=tuple(panels)), Section("The log", details=known)]
 
@@ -238,9 +248,11 @@ def report_page(results: Iterable[Any], out: Path, title: str = "") -> Path:
             raise InputError(msg)
     certificates = [item for item in found if isinstance(item, Certificates)]
     runs = dict.fromkeys([i for i in found if isinstance(i, Run)] + [c.run for c in certificates])
-    parts: list[Section] = []
-    for run in runs:
-        parts += run_sections(run, [c.to_json(curves=True) for c in certificates if c.run is run])
+    names = {f"run {k}" if len(runs) > 1 else "": run for k, run in enumerate(runs, 1)}
+    parts = [compared_section(names)] if len(runs) > 1 else []
+    for name, run in names.items():
+        mine = [c.to_json(curves=True) for c in certificates if c.run is run]
+        parts += run_sections(run, mine, group=name)
     parts += [page.figure_section(item) for item in found if isinstance(item, Figure)]
     for item in found:
         parts += diagnosis_sections(item) if isinstance(item, Diagnosis) else []

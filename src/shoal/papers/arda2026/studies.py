@@ -489,6 +489,8 @@ def visit() -> Visit:
         "its start: the loss is bounded in finite time, whatever the length of the sequences.",
         panels=(Panel("projected gradient descent", "step", "loss", (curve,), log_y=True),),
         verdicts=((f"theorem_b, radius {radius}", verdict),),
+        finding=f"The mean loss of {len(risk) - 1} steps is {number(mean)}; theorem_b bounds it by "
+        f"{number(at_most)}." if applies else words,
     )  # fmt: skip
 
 

@@ -435,6 +435,8 @@ def visit() -> Visit:
         "stuck where a Gaussian kernel does not. Four tokens, one number to reach.",
         panels=(Panel("training", "step", "risk", tuple(curves), log_y=True),),
         verdicts=((f"theorem_1, {label}", rows[-1]["verdict"]),),
+        finding="Trained from the same place, only the queries moving: "
+        + ", ".join(f"the {r['kernel']} kernel ends {r['state']}" for r in rows[:-1]) + ".",
     )  # fmt: skip
 
 
