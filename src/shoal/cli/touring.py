@@ -68,14 +68,14 @@ def _story(paper: Paper, visit: Visit) -> list[page.Section]:
     first = page.Section(
         title, visit.about, visit.verdicts, (("", visit.head, tuple(visit.cells)),), visit.panels,
         finding=visit.finding or visit.words.splitlines()[0], label=paper.key,
-        source=paper.title, seen=visit.words,
+        seen=visit.words,
     )  # fmt: skip
     cards = [first]
     for label, run, theorems in visit.runs:
         found = [certify(run, theorem).to_json(curves=True) for theorem in theorems]
         for part in sections.run_sections(run, found):
             cards.append(part._replace(title=f"{label}: {part.title}", finding=""))
-    return [card._replace(group=f"{paper.key}: {visit.title}") for card in cards]
+    return [card._replace(group=f"{paper.key}: {paper.title}") for card in cards]
 
 
 def _claim_card(record: dict[str, Any]) -> page.Section:
@@ -84,7 +84,8 @@ def _claim_card(record: dict[str, Any]) -> page.Section:
     return page.Section(
         record["statement"], verdicts=(("eight draws, not registered", "exploratory"),),
         source=f"{record['claim']}; provenance: {record['provenance']}", seen=said,
-        finding=f"{record['statement']} {said.replace('Exploratory: ', 'Seen: ')}", label="claim",
+        finding=f"Seen in {record['seeds']['above']} of {record['seeds']['counted']} draws: "
+        f"{record['statement']}", label="claim",
         panels=(effect_panel(record),), group="Some claims, on a few draws",
         more_details=(("rule", pages.rule_text(record)), ("why this limit", record["why"])),
         more_title="Rule and limit",

@@ -88,7 +88,7 @@ def log_ticks(low: float, high: float, most: int = MOST_TICKS) -> list[float]:
         return [float(f"1e{k}") for k in range(first, last + 1) if k % every == 0]
     places = [float(f"{m}e{k}") for k in range(first - 1, last + 1) for m in (1, 2, 5)]
     found = [v for v in places if low * (1 - 1e-9) <= v <= high * (1 + 1e-9)]
-    return found if len(found) > 1 else [v for v in linear_ticks(low, high, 4) if v > 0]
+    return found if len(found) > 1 else [v for v in linear_ticks(low, high, 5) if v > 0]
 
 
 def measured_ticks(values: Sequence[float], *, log: bool) -> list[float] | None:

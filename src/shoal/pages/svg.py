@@ -324,7 +324,7 @@ def _solid(panel: Panel) -> str:
 # --------------------------------------------------------------------------------------- gauges
 
 ROW, REACH = 40, 1000.0  # a bar shows ratios from 1 / REACH to REACH
-BAR_END = 300.0
+BAR_END = 285.0
 
 
 def gauges(shown: Sequence[Gauge]) -> str:

@@ -46,7 +46,7 @@ TINY = 1e-300  # how a strict inequality writes its zero
 def _side(value: float | None) -> str:
     if value is None or not np.isfinite(value):
         return "not finite"
-    return "0" if abs(value) < TINY else number(value)
+    return "0" if abs(value) < TINY else f"{value:.3g}"
 
 
 def _both(line: dict[str, Any]) -> str:
