@@ -93,6 +93,44 @@ def slopes(x: Any, y: Any) -> list[float]:
     return [float(v) for v in np.asarray(y, float) @ t / (t @ t)]
 
 
+def first_times(x: Any, values: Any, level: Any) -> np.ndarray:
+    """Where every seed's curve (seeds, points) first falls to a level; infinite if nowhere.
+
+    >>> first_times([0.0, 1.0, 2.0], [[4.0, 2.0, 0.0], [4.0, 4.0, 4.0]], 3.0).tolist()
+    [0.5, inf]
+    """
+    x, y = np.asarray(x, float), np.asarray(values, float)
+    reached = y <= np.reshape(level, (-1, 1))
+    at = np.maximum(reached.argmax(axis=1), 1)
+    row = np.arange(len(y))
+    before, after = y[row, at - 1], y[row, at]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.clip((before - np.ravel(level)) / (before - after), 0.0, 1.0)
+    found = x[at - 1] + np.where(np.isnan(share), 0.0, share) * (x[at] - x[at - 1])
+    return np.where(reached.any(axis=1), found, np.inf)
+
+
+def drop_times(run: Any, share: float) -> np.ndarray:
+    """When every seed's risk has lost a share of all that it loses in the run."""
+    first, last = run.risk[:, 0], run.risk[:, -1]
+    return first_times(run.step * run.step_size[0], run.risk, first - share * (first - last))
+
+
+def share_near(run: Any, levels: Any, within: float = 0.01) -> np.ndarray:
+    """Share of the time of its fall, from 5 % to 95 % of it, in which the risk is near a level."""
+    near = (np.abs(run.risk[..., None] / levels - 1) < within).any(axis=-1)
+    time = run.step * run.step_size[0]
+    inside = (time >= drop_times(run, 0.05)[:, None]) & (time <= drop_times(run, 0.95)[:, None])
+    return (near & inside).sum(axis=1) / inside.sum(axis=1)
+
+
+def middle_times(run: Any, levels: Any) -> np.ndarray:
+    """When the risk passes the middles between neighbouring levels (seeds, middles)."""
+    middles = (levels[1:] + levels[:-1]) / 2
+    time = run.step * run.step_size[0]
+    return np.stack([first_times(time, run.risk, m) for m in middles], axis=1)
+
+
 def where(met: Sequence[Any], values: Sequence[Value]) -> list[Value]:
     """Let the seeds abstain whose premise is false; one that cannot be evaluated counts.
 

@@ -140,11 +140,13 @@ class Paper:
         probes: Iterable[str] = ("risk",),
         *,
         source: str = OURS,
+        theorem: str = "",
         jobs: Callable[[bool], list] = lambda _: [],
     ) -> Any:
         """Register a figure: of a study, or as a decorator of a function ``full -> Figure``.
 
-        Such a function may also return the caption and the panels, as one tuple.
+        ``theorem`` draws its curves over the risk of a study's first seed. A function may also
+        return the caption and the panels, as one tuple.
         """
         require_provenance(source)
 
@@ -160,7 +162,8 @@ class Paper:
 
         if study is None:
             return add
-        return add(lambda full: study_figure(key, title or key, study, tuple(probes), full=full))
+        words, names = title or key, tuple(probes)
+        return add(lambda full: study_figure(key, words, study, names, full=full, theorem=theorem))
 
     def setup(self, values: Mapping[str, Any], **how: Any) -> Setup:
         """The setup that a user's words describe (`paper_setup`)."""

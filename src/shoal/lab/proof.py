@@ -97,13 +97,38 @@ class Proof:
 def _require_plain(setup: Setup) -> None:
     """Refuse what the theorems are not about."""
     setting = setup.setting
-    if not setup.has_samples or setup.squares_weight is None:
+    if not setup.has_samples and setting.residuals is None:
+        msg = f"{setup.name} has no samples, and its risk is not known as a sum of squares"
+        raise InputError(f"{msg}: prove needs residuals(params, problem) of its setting.")
+    if setup.has_samples and setup.squares_weight is None:
         raise InputError("prove needs a squared loss (loss='squares' or 'mean_squares').")
     if setting.method != "gd":
         raise InputError(f"prove is about method=gd, and this setup has method={setting.method}.")
     method = gradient_descent(1.0)
     if setting.rule(method) is not method:
         raise InputError("prove is about plain gradient descent: no projection, no weight decay.")
+
+
+class Squares(NamedTuple):
+    """A risk as a sum of squares, weight |outputs - targets|^2, above ``lowest``."""
+
+    outputs: Any  # A function of parameters and inputs.
+    inputs: Any
+    targets: Any
+    weight: float
+    lowest: float = 0.0
+
+
+def as_squares(setup: Setup) -> Squares:
+    """One start's risk as a sum of squares: of samples, or of the setting's ``residuals``."""
+    setting, network = setup.setting, setup.network
+    if setup.has_samples:
+        weight: Any = setup.squares_weight
+        return Squares(lambda p, x: predict(network, p, x), setup.inputs, setup.targets, weight)
+    size = jax.eval_shape(setting.residuals, setup.params0, setup.problem).size
+    lowest = float(setting.lowest(setup.problem) or 0.0)
+    zeros = np.zeros((1, size))  # all residuals are one sample
+    return Squares(lambda p, x: setting.residuals(p, x)[None], setup.problem, zeros, 0.5, lowest)
 
 
 class Asked(NamedTuple):
@@ -126,10 +151,11 @@ def question_of(setup: Setup, params: Any, step_size: float) -> Asked:
     leaves = {k: np.asarray(W, np.float64) for k, W in blocks.items()}
     trained = {name: leaves[name] for name in names}
     frozen = {name: W for name, W in leaves.items() if name not in trained}
-    network, inputs = setup.network, setup.inputs
+    squares = as_squares(setup)
+    inputs = squares.inputs
 
     def outputs(trained: dict, frozen: dict, inputs: Any) -> Any:
-        return predict(network, trees.with_blocks(params, trained | frozen), inputs)
+        return squares.outputs(trees.with_blocks(params, trained | frozen), inputs)
 
     closed = jax.make_jaxpr(outputs)(trained, frozen, inputs)
     order = {name: k for k, name in enumerate(sorted(names))}  # dicts are flattened sorted
@@ -137,14 +163,14 @@ def question_of(setup: Setup, params: Any, step_size: float) -> Asked:
     arguments += [np.asarray(x) for x in jax.tree.leaves((frozen, inputs))]
     program, named = translate(closed, arguments)
     finer = in_pieces(program, len(names))
-    targets = np.asarray(setup.targets, np.float64)
+    targets = np.asarray(squares.targets, np.float64)
     parts, marks = _by_sample(finer, named, targets)
     ordered = sorted(names)
     found = Question(
         tuple(parts),
         tuple(trained[ordered[b]].ravel()[at] for b, at in zip(*finer[1:3], strict=True)),
         tuple(y.ravel() for y in targets), np.array([ratios[ordered[b]] for b in finer.block]),
-        _scale(setup), float(step_size),
+        _scale(squares.weight), float(step_size),
     )  # fmt: skip
     names_of = _piece_names(ordered, finer)
     return Asked(found, names_of, marks, tuple(ordered), *finer[1:3], str(closed))
@@ -175,9 +201,8 @@ def _by_sample(finer: Pieces, named: dict[str, int], y: np.ndarray) -> tuple[lis
     return programs, marks
 
 
-def _scale(setup: Setup) -> Range:
+def _scale(weight: float) -> Range:
     """The s of the risk s/2 |r|^2; 1/count may have been rounded once."""
-    weight: Any = setup.squares_weight
     s = 2 * float(weight)
     if weight == 0.5:
         return Range(1.0, 1.0)
@@ -186,12 +211,12 @@ def _scale(setup: Setup) -> Range:
 
 def require_same_gradient(setup: Setup, params: Any, asked: "Asked") -> None:
     """Refuse a model whose derivative in JAX is not that of its operations (trap 3)."""
-    question = asked.question
+    question, squares = asked.question, as_squares(setup)
     found = facts(question)
     trained = {n: jnp.asarray(trees.blocks(params)[n], float) for n in asked.trained}
 
     def outputs(trained: dict) -> Any:
-        return predict(setup.network, trees.with_blocks(params, trained), setup.inputs)
+        return squares.outputs(trees.with_blocks(params, trained), squares.inputs)
 
     rng = np.random.default_rng(0)
     value = jax.eval_shape(outputs, trained)
@@ -214,7 +239,7 @@ def require_same_gradient(setup: Setup, params: Any, asked: "Asked") -> None:
             )
     middle = 0.5 * (found.risk.low + found.risk.high)
     as_jax = jax.tree.map(jnp.asarray, (setup, trees.with_blocks(params, trained)))
-    seen = float(as_jax[0].risk(as_jax[1]))
+    seen = float(as_jax[0].risk(as_jax[1])) - squares.lowest
     if not abs(seen - middle) <= 1e-6 * middle + found.risk.high - found.risk.low + 1e-12:
         raise InputError(
             f"the risk is {seen:.6g}, and its squares_weight says {middle:.6g}; nothing is proved."

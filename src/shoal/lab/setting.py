@@ -75,6 +75,21 @@ Names = Annotated[str, AfterValidator(_names)]
 """Names separated by commas, such as ``W_Q,W_K``."""
 
 
+def positive_numbers(name: str, text: str) -> np.ndarray:
+    """Positive numbers separated by commas, given for a setting.
+
+    >>> positive_numbers("spectrum", "0.6,0.4").tolist()
+    [0.6, 0.4]
+    """
+    try:
+        found = np.array(text.split(","), float)
+    except ValueError:
+        found = np.zeros(1)
+    if not np.all(np.isfinite(found) & (found > 0)):
+        raise InputError(f"{name}={text}: expected positive numbers such as 0.6,0.4.")
+    return found
+
+
 def _three(value: Any) -> tuple[float, float, float]:
     """Three positive numbers, or one for all three; as a tuple, a list, or words."""
     try:
@@ -122,6 +137,8 @@ class Setting:
     probe_sentences: ClassVar[dict[str, str]] = {}  # What each of the paper's own probes is.
     default_probes: ClassVar[tuple[str, ...]] = ("movement", "gradient_norm", "pl_ratio")
     objective: ClassVar[Any] = None  # ``objective(params, problem)``: a risk without samples.
+    residuals: ClassVar[Any] = None  # ``residuals(params, problem)``: the risk is half of their
+    # square, plus ``lowest``.
     loss = staticmethod(half_sum_of_squares)  # A function of all outputs and all targets.
 
     num_samples: Count = 10  # Number of samples.

@@ -18,6 +18,7 @@ from shoal.lab import engine
 from shoal.lab.run import Run, train
 from shoal.lab.setting import Setting
 from shoal.lab.setup import Setup, make_data, paper_setup
+from shoal.lab.theorem import certify
 from shoal.trees import size
 from shoal.tuning import best_step
 
@@ -254,19 +255,26 @@ def tuned_step(setup: Setup, *, budget: int = 9) -> float:
 
 
 def study_figure(
-    key: str, title: str, study: Study, names: tuple[str, ...], *, full: bool
+    key: str, title: str, study: Study, names: tuple[str, ...], *, full: bool, theorem: str = ""
 ) -> Figure:
-    """The risk and some probes along training, one curve per point of a study."""
+    """The risk and some probes along training, one curve per point of a study.
+
+    With a theorem, its curves (a bound, the exact curve) are drawn over the risk of the first seed.
+    """
     wanted = tuple(name for name in names if name != "risk")
     runs = study.changed(probes=wanted, seeds=4 * len(study.seeds) if full else study.seeds).runs()
     labels = [", ".join(f"{k} {v}" for k, v in point.items()) or "run" for point in study.points()]
 
     def panel(name: str) -> Panel:
-        curves = []
+        curves, log = [], name == "risk" and not theorem
         for label, run in zip(labels, runs, strict=True):
-            values = run.risk - (run.best or 0.0) if name == "risk" else run.probes[name]
-            curves.append(band(label, run.step, values, positive=name == "risk"))
-        return Panel(name.replace("_", " "), "step", name, tuple(curves), log_y=name == "risk")
+            values = run.risk - (run.best if log and run.best else 0.0)
+            values = values if name == "risk" else run.probes[name]
+            curves.append(band(label, run.step, values, positive=log))
+            if theorem and name == "risk":
+                found = certify(run, theorem)[0].curves.items()
+                curves += [band(f"{label}: {k}", run.step, np.asarray(y)[None]) for k, y in found]
+        return Panel(name.replace("_", " "), "step", name, tuple(curves), log_y=log)
 
     caption = f"{study!r} (median, quartiles)."
     return Figure(key, title, caption, tuple(panel(name) for name in names))

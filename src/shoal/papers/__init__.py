@@ -15,7 +15,7 @@ from shoal.lab.setup import Setup
 
 LOADED = "shoal_paper_"
 """How the modules of users' files are called."""
-BUILT_IN = ("wu2023", "song2024", "arda2026", "qin2025")
+BUILT_IN = ("wu2023", "song2024", "arda2026", "qin2025", "icl2025")
 
 
 @functools.cache

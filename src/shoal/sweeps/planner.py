@@ -107,7 +107,8 @@ def answer(question: Question) -> list[bool]:
         setup = paper_setup(paper, _values(question), seeds=range(question["seeds"]))
         if question["kind"] == "certified":
             return {"enough": np.isfinite(allowed_steps(setup, question["theorem"]))}
-        risk = engine.trajectories(setup, every=setup.setting.num_steps).risk
+        best = setup.setting.lowest(setup.problem)
+        risk = engine.trajectories(setup, every=setup.setting.num_steps).risk - (best or 0.0)
         with np.errstate(invalid="ignore"):
             return {"enough": risk[:, -1] <= question["target"] * risk[:, 0]}
 
@@ -194,8 +195,9 @@ def figure(result: Result) -> Figure:
     width = Panel("smallest width", "samples", search.grow, tuple(lines), log_x=True, log_y=True)
     values = "".join(f", {name}={value}" for name, value in search.values.items())
     caption = (
-        f"{search.paper}{values}; {search.seeds} seeds. A seed trains if its risk falls to "
-        f"{search.target:g} of the first within the steps. Median and quartiles over seeds; widths "
+        f"{search.paper}{values}; {search.seeds} seeds. A seed trains if its risk, above the "
+        f"optimum if that is known, falls to {search.target:g} of the first within the steps. "
+        "Median and quartiles over seeds; widths "
         "are powers of two, so a width is known up to a factor of two."
     )
     return Figure("plan", f"How wide must {search.paper} be?", caption, (share, width))
