@@ -36,7 +36,7 @@ def test_linear_ticks_are_round_even_and_inside(low, span):
     ticks = scales.linear_ticks(low, low + span)
     assert 2 <= len(ticks) <= scales.MOST_TICKS + 1
     steps = np.diff(ticks)
-    np.testing.assert_allclose(steps, steps[0], rtol=1e-6)
+    np.testing.assert_allclose(steps, steps[0], rtol=1e-9, atol=1e-14 * np.abs(ticks).max())
     assert f"{steps[0]:.0e}"[0] in "125"
     assert ticks[0] >= low - 1e-6 * span
     assert ticks[-1] <= low + span * (1 + 1e-6)
