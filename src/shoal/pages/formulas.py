@@ -58,6 +58,30 @@ FORMULAS: dict[str, tuple[str, str]] = {
         r"\lVert r_{t+1}\rVert\le(1-c\,\eta\alpha^2)\,\lVert r_t\rVert, \quad "
         r"\alpha=\tfrac12\sigma_p(J_0)",
     ),
+    "icl2025.theorem_a": (
+        r"u_-^2>0",
+        r"\ell(t)-\ell_*\le e^{-2\kappa u_-^2t}\,(\ell(0)-\ell_*)",
+    ),
+    "icl2025.theorem_b": (
+        r"\Lambda=\lambda I,\quad U_h=p_h\frac{I}{\sqrt D}",
+        r"A=sI,\quad \dot s=\lambda^2(1-\gamma s)\sqrt{c^2+4Ds^2}",
+    ),
+    "icl2025.theorem_c": (
+        r"m=\min(D,HR)",
+        r"2\ell\ge\mathrm{tr}\,\Lambda-\sum_{d\le m}\frac{\lambda_d^2}{\gamma_d}",
+    ),
+    "icl2025.theorem_s": (
+        r"k_d=q_d=v_de_d,\quad v_d>0",
+        r"\dot v_d=\lambda_d^2v_d^2(1-\gamma_dv_d^3)",
+    ),
+    "icl2025.theorem_d": (
+        r"\eta\left[\hat G+h\hat s\left(1+\frac{\eta\hat G}{2}\right)^2\right]\le1",
+        r"\ell_{t+1}\le\ell_t-\frac{\eta}{2}\lVert\nabla\ell_t\rVert^2",
+    ),
+    "icl2025.theorem_e": (
+        r"\sigma_A>0,\quad q<1",
+        r"\ell(t)-\ell_*\le e^{-2mt}\,(\ell(0)-\ell_*)",
+    ),
     "kernel_regime": (
         r"q+\gamma\max_t\lVert K_t-K_0\rVert<1",
         r"\left|\lVert e_t\rVert-\lVert(I-\gamma K_0)^te_0\rVert\right| "
