@@ -235,11 +235,11 @@ def follows(
     """
     v, W, a = start.v, start.W, norm_fro(start.optimum)
     p = W @ start.optimum / a
-    aside = jnp.max(jnp.abs(W - p[:, None] * start.optimum / a))
+    aside = jnp.max(jnp.abs(W - p[:, None] * start.optimum[None] / a))
     aligned = Isotropic(k, a, jnp.sum((v + p) ** 2) / 4, jnp.sum((v - p) ** 2) / 4)
     if flow:
         time, n = step_size * run.step, v @ W / jnp.sum(v**2)
-        skew = jnp.max(jnp.abs(W - v[:, None] * n)) + jnp.abs(norm_fro(n) - 1)
+        skew = jnp.max(jnp.abs(W - v[:, None] * n[None])) + jnp.abs(norm_fro(n) - 1)
         r, cosine = balanced_flow(k, a, jnp.sum(v**2), n @ start.optimum / a, time)
         straight = (aligned_flow(aligned, time) - a) ** 2
         square = jnp.where(aside < skew, straight, r**2 - 2 * a * r * cosine + a**2)

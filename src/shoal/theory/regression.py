@@ -60,7 +60,7 @@ def empirical(Lambda: Any, context: int, num_prompts: int, key: Any) -> Law:
 def basis(law: Law) -> Any:
     """Eigenvectors of the tokens, the largest eigenvalue first; the largest entry positive."""
     E = jnp.linalg.eigh(law.Lambda)[1][:, ::-1]
-    return E * jnp.sign(E[jnp.argmax(jnp.abs(E), axis=0), jnp.arange(len(E))])
+    return E * jnp.sign(E[jnp.argmax(jnp.abs(E), axis=0), jnp.arange(len(E))])[None]
 
 
 def gammas(law: Law) -> tuple[Any, Any]:

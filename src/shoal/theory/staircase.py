@@ -111,7 +111,9 @@ def staircase(start: Triple, run: Any, step_size: Any, flow: bool, every: int) -
     else:
         found = cubic_descent(v[:D], gamma, step_size * lam**2, every, len(run.step))
         tolerance = 1e-13 * (10 + run.step) * lam.sum()
-    exact = (lam.sum() + jnp.sum(lam**2 * (gamma * found**6 - 2 * found**3), axis=1)) / 2
+    exact = (
+        lam.sum() + jnp.sum(lam[None] ** 2 * (gamma[None] * found**6 - 2 * found**3), axis=1)
+    ) / 2
     full = jnp.max(gamma * jnp.maximum(v[:D], 0.0) ** 3)
     return Certificate(
         hypotheses={"heads are eigenvectors, v = |k| = |q|": Inequality(aside, 1e-12),
