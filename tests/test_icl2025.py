@@ -208,12 +208,12 @@ def test_the_levels_are_those_that_the_authors_print():
     np.testing.assert_allclose(found, expected, rtol=1e-11)
 
 
-@pytest.mark.parametrize("heads", [1, 2, 3, 4])
+@pytest.mark.parametrize("heads", [1, 2, 3, 5])
 def test_training_ends_at_the_level_of_its_rank(heads):
-    setup = sh.setup("icl2025", attention="separate", num_heads=heads, scale=0.3, num_steps=20000,
+    setup = sh.setup("icl2025", attention="separate", num_heads=heads, scale=0.1, num_steps=20000,
                      every=1000, step_size=0.4)  # fmt: skip
     run = sh.train(setup, probes=[])
-    assert 2 * run.risk[0, -1] == pytest.approx(PRINTED[heads], rel=4e-8)
+    assert 2 * run.risk[0, -1] == pytest.approx(PRINTED[min(heads, 4)], rel=4e-8)
     assert sh.certify(run, "theorem_c").verdict == "holds"
     run.risk[0, -1] *= 0.999
     assert sh.certify(run, "theorem_c").verdict == "violated"
