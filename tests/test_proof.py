@@ -1,6 +1,10 @@
 """`shoal.prove` on setups and runs: promises are kept, false targets refused."""
 
+import itertools
 import json
+import math
+import re
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -62,8 +66,33 @@ def test_a_proof_of_convergence_keeps_its_promise(run, proof):
     assert np.sqrt(moved).max() < proof.radius
 
 
-def test_the_remark_is_about_floats(proof):
-    assert "differs from the exact one by at most" in proof.remark
+def told_error(remark):
+    return float(re.search(r"differ by at most (\S+);", remark)[1])
+
+
+def test_the_remark_is_about_floats():
+    """Against exact steps of f = abx, in fractions."""
+    setup = sh.setup(lambda p, x: x * p["a"] * p["b"], {"a": 1.2, "b": 0.8}, [1.0], [1.0])
+    run = sh.train(setup, steps=40, step_size=0.3, every=1, probes=["params"])
+    proof = sh.prove(run)
+    path = [[Fraction(float(run.probes[f"params_{k}"][0][t])) for k in "ab"] for t in range(41)]
+    errors = []
+    for (a, b), (c, d) in itertools.pairwise(path[proof.step :]):
+        slope = Fraction(0.3) * (a * b - 1)
+        errors.append(math.hypot(float(a - slope * b - c), float(b - slope * a - d)))
+    told = told_error(proof.remark)
+    assert 0 < 0.9 * errors[0] <= told < 100 * max(errors)
+    assert "the same rate holds for" in proof.remark
+
+
+def test_the_remark_of_a_minimum():
+    setup = sh.setup(
+        lambda p, x: x[:, None] * jnp.stack([p, p**2])[None], np.array(0.6), [1.0], [[1.0, 0.0]]
+    )
+    proof = sh.prove(sh.train(setup, steps=200, step_size=0.1, every=1, probes=[]))
+    assert (proof.verdict, proof.theorem) == ("stuck", "P2")
+    assert "of the minimum" in proof.remark
+    assert told_error(proof.remark) < 1e-14
 
 
 def test_a_setup_is_decided_from_its_weights(run, proof):

@@ -307,3 +307,16 @@ def test_a_method_that_a_folder_cannot_hold_is_seen_at_both_ends(tmp_path):
     assert "both ends" in run.replay().notes["replayed"]
     with pytest.raises(sh.InputError, match="step 3"):
         dataclasses.replace(run, risk=run.risk * [1, 1, 1, 1.01]).replay()
+
+
+def test_a_run_that_ends_at_zero_is_replayed_and_its_end_is_not_free(tmp_path):
+    setup = sh.setup(lambda p, x: x * p["a"] * p["b"], {"a": 1.2, "b": 0.8}, [1.0], [1.0])
+    run = sh.train(setup, steps=60, step_size=0.3, every=1)
+    assert run.risk[0].min() == 0
+    run.save(tmp_path / "r")
+    loaded = sh.load(tmp_path / "r", setup=setup)
+    assert loaded.replay().risk[0, -1] == run.risk[0, -1]
+    forged = np.array(run.risk)
+    forged[0, -1] = 1e-6
+    with pytest.raises(sh.InputError, match="risk"):
+        dataclasses.replace(loaded, risk=forged).replay()

@@ -28,7 +28,7 @@ from shoal.verified.balls import Refusal
 from shoal.verified.blocks import Pieces, in_pieces
 from shoal.verified.decide import LEVELS, Decision, decide, slack
 from shoal.verified.facts import Question, facts, gradient
-from shoal.verified.fate import Range, contraction_with_errors
+from shoal.verified.fate import Range, contraction_with_errors, distance_with_errors
 from shoal.verified.restrict import restrict
 from shoal.verified.through import stuck_through
 from shoal.verified.translate import translate
@@ -412,41 +412,53 @@ def _first_certain(
         else:
             low = middle
     prover.asked, prover.used, prover.params = seen
-    taken = [points(k) for k in (high, high + 1)] if high < last and steps[1] == 1 else []
-    remark = _in_floats(best, prover.asked, taken) if taken and prover.asked is not None else ""
-    return best, int(steps[high]), remark
+    later = sorted({high, (high + last) // 2, last - 1}) if high < last and steps[1] == 1 else []
+    return best, int(steps[high]), _in_floats(best, prover, points, later)
 
 
-def _in_floats(found: Decision, asked: Asked, taken: list[Any]) -> str:
-    """P1 with errors, for the error of the step that the run took in floating point."""
-    if found.theorem != "P1":
+def _in_floats(found: Decision, prover: _Prover, points: Any, steps: list[int]) -> str:
+    """P1 and P2 with errors, for the largest error of some steps that the run took in floats."""
+    errors = [_step_error(prover, points(k), points(k + 1)) for k in steps]
+    if not errors or found.theorem == "P3":
         return ""
-    question = asked.question
-    before, after = (trees.blocks(point) for point in taken)
-    slope = gradient(question, facts(question))  # in scaled coordinates
-    pieces = [(asked.trained[b], at) for b, at in zip(asked.block, asked.entries, strict=True)]
-    ends, starts = (
-        np.concatenate([np.ravel(point[name])[at] for name, at in pieces])
-        for point in (after, before)
+    c, error = found.constants, max(errors)
+    told = (
+        f"Of the run's own steps {len(errors)} were compared with exact ones and differ by at most "
+        f"{error:.2g}; if none differs by more, "
     )
-    roots = np.repeat(question.ratios, [W.size for W in question.weights]) ** 0.5
-    moved = balls.sub(balls.exact(ends), balls.exact(starts))
-    scaled = balls.div(moved, balls.Ball(roots, 4 * balls.UNIT * roots))
-    step = balls.mul(slope, balls.exact(np.array(question.step_size)))
-    error = balls.norm(balls.add(scaled, step))
-    c = found.constants
-    allowed = 0.5 * (c["residual"] + c["reach"])
-    h = Range(c["step_low"], c["step_high"])
+    if found.theorem == "P2":
+        floor = distance_with_errors(found.rate[0], c["distance"], found.radius, error)
+        return "" if floor is None else f"{told}the run ends within {floor:.2g} of the minimum."
+    h, allowed = Range(c["step_low"], c["step_high"]), 0.5 * (c["residual"] + c["reach"])
     drift = contraction_with_errors(
         c["residual"], c["sigma"], c["beta"], c["L"], h, found.radius, allowed, error
     )
     if not drift.holds:
         return ""
     return (
-        f"The run's own next step differs from the exact one by at most {error:.2g}; if none "
-        f"differs by more, the same rate holds for {drift.steps:.3g} steps, down to a residual of "
+        f"{told}the same rate holds for {drift.steps:.3g} steps, down to a residual of "
         f"{drift.floor:.2g}."
     )
+
+
+def _step_error(prover: _Prover, before: Any, after: Any) -> float:
+    """Upper bound of how far a step in floats ended from the exact one, in scaled coordinates."""
+    try:
+        asked = question_of(prover.setup, before, prover.step)
+        slope = gradient(asked.question, facts(asked.question))
+    except Refusal:  # a kink, say: nothing is known of this step
+        return np.inf
+    question = asked.question
+    pieces = [(asked.trained[b], at) for b, at in zip(asked.block, asked.entries, strict=True)]
+    ends, starts = (
+        np.concatenate([np.ravel(trees.blocks(point)[name])[at] for name, at in pieces])
+        for point in (after, before)
+    )
+    roots = np.repeat(question.ratios, [W.size for W in question.weights]) ** 0.5
+    moved = balls.sub(balls.exact(ends), balls.exact(starts))
+    scaled = balls.div(moved, balls.Ball(roots, 4 * balls.UNIT * roots))
+    step = balls.mul(slope, balls.exact(np.array(question.step_size)))
+    return balls.norm(balls.add(scaled, step))
 
 
 def _path(run: "Run", setup: Setup, row: int) -> tuple[np.ndarray, Any]:

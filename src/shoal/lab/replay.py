@@ -92,9 +92,11 @@ def _room(found: np.ndarray, twins: list[np.ndarray], size: float) -> np.ndarray
     """
     rest = tuple(range(2, found.ndim))
     level = np.abs(np.where(np.isfinite(found), found, 0.0)).max(axis=rest, initial=0.0)
+    least = np.min(level, axis=1, where=level > 0, initial=np.inf, keepdims=True)
+    level = np.where((level > 0) | np.isinf(least), level, least)  # a risk may be exactly 0
     apart = np.max([_apart(twin, found).max(axis=rest, initial=0.0) for twin in twins], axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(apart > 0, apart / level, 0.0)
+        share = np.where(level > 0, apart / level, 0.0)
     share = np.maximum.accumulate(share, axis=1)
     room = np.maximum(FACTOR * apart, np.where(share > 0, FACTOR * share * level, 0.0))
     room = np.where(np.isinf(share), np.inf, room) + size * level

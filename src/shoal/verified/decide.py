@@ -78,26 +78,21 @@ def _attempts(
     early = _too_early(question, found)
     with_nodes, curve, closest = None, None, np.inf
     for level in levels:
-        if early is not None and not (minimum and found.sigma <= 0):
-            break
-        if early is not None and level != levels[-1]:
+        if early is not None and not (level == "output" and minimum and found.sigma <= 0):
             continue
         nodes = "nodes" in levels and level != "jets"
+        if level == "output":
+            far = early is None and closest > FAR and len(levels) > 1
+            if far and not _at_rest(question, found):
+                continue  # second derivatives would cost much and not help
+            curve = second(question, found)
+            if curve is None and (early is not None or len(levels) > 1):
+                continue
         if nodes and with_nodes is None:
             with_nodes = facts(question, nodes=True)
         used = with_nodes if nodes and with_nodes is not None else found
-        order, radii = 2, RADII
-        if level == "output":
-            if (
-                early is None
-                and closest > FAR
-                and len(levels) > 1
-                and not _at_rest(question, found)
-            ):
-                continue  # second derivatives would cost much and not help
-            curve = second(question, found)
-            order = 3 if curve is not None else 2
-            radii = _fewer(question, used, nodes) if order == 3 else radii
+        order = 3 if curve is not None else 2
+        radii = _fewer(question, used, nodes) if order == 3 else RADII
         bound = on_balls(question, used, radii, order=order, nodes=nodes,
                          squares=None if curve is None else curve.squares)  # fmt: skip
         label = "nodes, output" if nodes and level == "output" else level

@@ -106,6 +106,8 @@ def contraction_with_errors(
     allowed: float, error: float,
 ) -> Drift:  # fmt: skip
     """P1 with errors: steps are off by at most ``error``, residuals stay below ``allowed``."""
+    if not error < math.inf:
+        return Drift(False, math.nan, 0.0, math.inf)
     r, s, b, lip, low, high, rho, most, e = (
         Fraction(x) for x in (residual, sigma, beta, L, *step, radius, allowed, error)
     )
@@ -156,12 +158,14 @@ def minimum(
     )
 
 
-def distance_with_errors(found: Minimum, radius: float, error: float) -> float | None:
+def distance_with_errors(
+    factor: float, distance: float, radius: float, error: float
+) -> float | None:
     """P2 with errors: the floor of the distance to the minimum; None if nothing is proved."""
-    if not found.converges or found.factor >= 1:
+    if not (factor < 1 and error < math.inf):
         return None
-    floor = Fraction(error) / (1 - Fraction(found.factor))
-    fits = Fraction(found.distance) + max(Fraction(found.distance), floor) <= Fraction(radius)
+    floor = Fraction(error) / (1 - Fraction(factor))
+    fits = Fraction(distance) + max(Fraction(distance), floor) <= Fraction(radius)
     return above(floor) if fits else None
 
 

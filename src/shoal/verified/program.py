@@ -1,7 +1,7 @@
 """A model as a plain list of operations: what is enclosed, bounded, written down and checked.
 
 A jaxpr has some eighty primitives; a `Program` has the twenty-odd operations below, each with one
-rule at the centre (`centre`), one on the ball (`jets`) and one in the checker (`shoal.check`).
+rule at the centre (`centre`) and one on the ball (`jets`); the checker knows fewer (`lower`).
 All data movement (reshape, transpose, slice, broadcast, gather, ...) is one operation, `take`.
 Every value is a vector: the entries of the array row by row.
 
