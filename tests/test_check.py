@@ -45,6 +45,13 @@ def network(activation):
     return model
 
 
+def others(z):
+    """Functions that a proof on disk writes as others."""
+    square = 1 + z * z
+    near = jnp.cos(z) + jnp.expm1(0.1 * z) + jnp.log1p(0.1 * square)
+    return near + jax.lax.erfc(z) + jax.lax.rsqrt(square) - jnp.sqrt(square)
+
+
 def normed(p, x):
     h = x @ p["W"]
     c = h - h.mean(-1, keepdims=True)
@@ -72,7 +79,7 @@ def weights(**shapes):
 
 
 def proofs():
-    """Twenty setups with a certain fate, and steps."""
+    """Setups with a certain fate, and steps."""
     x, tokens = rng.standard_normal((3, 4)), rng.standard_normal((2, 3, 4))
     wide = {"W": (4, 6), "b": (6,), "v": (6,)}
     functions = {
@@ -80,7 +87,7 @@ def proofs():
         "silu": jax.nn.silu, "gelu": lambda z: jax.nn.gelu(z, approximate=False),
         "erf": jax.lax.erf, "sin": jnp.sin,
         "exp": lambda z: jnp.exp(0.3 * z), "relu": jax.nn.relu, "cube": lambda z: z + 0.1 * z**3,
-        "rational": lambda z: z / (1 + z * z), "leaky": jax.nn.leaky_relu,
+        "rational": lambda z: z / (1 + z * z), "leaky": jax.nn.leaky_relu, "others": others,
     }  # fmt: skip
     for name, function in functions.items():
         error = 1e-5 if name in ("relu", "leaky") else 1e-3
@@ -136,11 +143,11 @@ def proved(name):
     return sh.prove(setup, step, through="u" if name == "through" else None)
 
 
-QUICK = ("tanh", "relu", "attention", "norm", "largest", "stuck", "through", "sums")
+QUICK = ("tanh", "relu", "attention", "norm", "largest", "stuck", "through", "sums", "others")
 
 
 def test_there_are_more_than_twenty_proofs():
-    assert len(PROOFS) == 23
+    assert len(PROOFS) == 24
 
 
 @pytest.mark.parametrize(
