@@ -4,7 +4,7 @@ ENV    := .venv
 BIN    := $(ENV)/bin
 READY  := $(ENV)/.ready
 
-.PHONY: tour test test-all lint types format ledger clean
+.PHONY: tour test test-all attack lint types format ledger clean
 
 tour: $(READY)
 	$(BIN)/shoal tour
@@ -15,6 +15,10 @@ test: $(READY) lint types
 # also what is long and rare: all negative controls, README's commands, kills, Dask, the browser
 test-all: $(READY) lint types
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow or not slow"
+
+# generated bad inputs, in process and as real processes; its figures belong into docs/reliability.md
+attack: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m attack_inputs --count 2000 --processes 100
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import sys
+import zipfile
 from fractions import Fraction as Q
 from pathlib import Path
 
@@ -587,7 +588,8 @@ def check(path):
     try:
         with np.errstate(all="ignore"):
             return decided(read(path))
-    except (LookupError, TypeError, ValueError, AttributeError, OSError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OSError,
+            zipfile.BadZipFile) as error:
         raise Fails(f"the file is malformed ({error!r})") from None
 
 if __name__ == "__main__":

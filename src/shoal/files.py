@@ -98,12 +98,18 @@ def _alone_in(group: int) -> bool:
     return group == user.pw_gid and about.gr_name == user.pw_name and not about.gr_mem
 
 
-def read_regular(path: Path) -> bytes:
-    """The bytes of a file; a link, pipe or device is an error, and nothing waits for it."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+def read_regular(path: Path, *, follow: bool = False) -> bytes:
+    """The bytes of a file; a pipe or device is an error, and nothing waits for it or fills memory.
+
+    So is a link, unless ``follow``.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        about = os.fstat(handle)
+        if not stat.S_ISREG(about.st_mode):
             raise OSError("it is not a regular file")
+        if about.st_size > LARGEST:
+            raise OSError(f"it is larger than {LARGEST / 2**30:.0f} GiB")
         return file.read()
 
 

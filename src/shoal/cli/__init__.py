@@ -4,6 +4,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import signal
 import socket
 import sys
@@ -506,6 +507,8 @@ def main(arguments: list[str] | None = None) -> int:
     words[:] = sys.argv[1:] if arguments is None else arguments
     with _sigterm_interrupts() as terminated:
         try:
+            if any("\0" in word for word in words):  # no system has such a name
+                raise InputError("a word on the command line holds a NUL character.")
             app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
         except (InputError, CycloptsError) as error:
             print(f"shoal: {_one_line(error)}", file=sys.stderr)
@@ -592,7 +595,9 @@ def _after_a_stop() -> str:
     command = words[0] if words else ""
     if command in ("claims", "reproduce", "tour"):  # a sweep says so itself
         return "; what is finished is kept, and the same command continues."
-    return "; nothing was saved." if command in ("train", "certify") else "."
+    if command in ("train", "certify"):
+        return "; nothing was saved."
+    return "; nothing is half-written, and the same command begins again."
 
 
 def _one_line(error: BaseException) -> str:
@@ -608,7 +613,7 @@ def _one_line(error: BaseException) -> str:
         text = f"too many arguments: {' '.join(error.unused_tokens or ())}"
     else:
         text = str(error)
-    line = " ".join(text.split())
+    line = re.sub(r"\S{400,}", lambda long: f"{long[0][:200]}...", " ".join(text.split()))
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from shoal.disk.runs import read_json
 from shoal.errors import InputError
-from shoal.files import write_aside
+from shoal.files import read_regular, write_aside
 from shoal.lab.ledger import Json, check_chain, empty_result, line_digest
 
 SCORED, REPLICAS, EXPLORATORY = "results", "replicas", "exploratory"
@@ -58,7 +58,11 @@ class LedgerFolder:
         """Lines of the registrations, without their ends."""
         if not self.registered.is_file():
             return []
-        return self.registered.read_text(encoding="utf-8").splitlines()
+        try:
+            return read_regular(self.registered, follow=True).decode().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            msg = f"{str(self.registered)!r} cannot be read ({error})."
+            raise InputError(msg) from None
 
     def registrations(self) -> list[Json]:
         """All registrations, after their chain was checked."""

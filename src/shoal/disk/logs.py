@@ -14,6 +14,7 @@ import numpy as np
 from shoal import trees
 from shoal.disk.runs import read_json, require_free, write_json, write_whole
 from shoal.errors import InputError
+from shoal.files import read_regular
 
 FORMAT = 1
 TOGETHER = 64
@@ -66,7 +67,7 @@ def records(folder: Path) -> Any:
     if not files:
         raise InputError(f"{str(folder)!r} holds no record yet.")
     try:
-        tables = [pl.read_parquet(io.BytesIO(path.read_bytes())) for path in files]
+        tables = [pl.read_parquet(io.BytesIO(read_regular(path, follow=True))) for path in files]
         return pl.concat(tables, how="diagonal").unique("step").sort("step")
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{str(folder)!r} is damaged ({type(error).__name__}).") from None
@@ -75,6 +76,6 @@ def records(folder: Path) -> Any:
 def read_log(folder: Path) -> tuple[dict[str, Any], Any]:
     """What ``log.json`` says, and the records."""
     about = read_json(folder / "log.json")
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
+    if not isinstance(about, dict) or about.get("format") != FORMAT or "model" not in about:
         raise InputError(f"{str(folder / 'log.json')!r} is not a log of this version.")
     return about, records(folder)

@@ -27,7 +27,7 @@ import numpy as np
 import shoal
 from shoal import trees
 from shoal.errors import InputError
-from shoal.files import npz_names, read_npz, write_aside
+from shoal.files import npz_names, read_npz, read_regular, write_aside
 from shoal.jsons import dumps
 from shoal.lab.probes import SENTENCES
 from shoal.lab.replay import Loaded, drawn_again
@@ -160,7 +160,7 @@ def _setting_json(setup: Setup) -> dict[str, Any]:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_regular(path, follow=True)).hexdigest()
 
 
 def _problem_arrays(setup: Setup) -> dict[str, np.ndarray]:
@@ -372,7 +372,7 @@ def _parts_by_name(setup: Setup, recorded: Iterable[str]) -> dict[str, tuple[str
 def read_json(path: Path) -> Any:
     """A JSON file from outside, or what is wrong with it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_regular(path, follow=True).decode())
     except FileNotFoundError:
         msg = f"{str(path.parent)!r} is not a run folder (it has no {path.name})."
     except (OSError, ValueError, RecursionError) as error:
@@ -387,7 +387,7 @@ def _read_trajectory(
 
     seeds, where = setup.seeds, repr(str(path))
     try:
-        frame = pl.read_parquet(path)
+        frame = pl.read_parquet(io.BytesIO(read_regular(path, follow=True)))
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{where} cannot be read ({str(error).splitlines()[0]}).") from None
     if missing := {"seed", "step", "risk"} - set(frame.columns):
