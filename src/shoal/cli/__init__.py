@@ -597,6 +597,8 @@ def _after_a_stop() -> str:
         return "; what is finished is kept, and the same command continues."
     if command in ("train", "certify"):
         return "; nothing was saved."
+    if command == "sweep":
+        return "."
     return "; nothing is half-written, and the same command begins again."
 
 
