@@ -4,7 +4,7 @@ ENV    := .venv
 BIN    := $(ENV)/bin
 READY  := $(ENV)/.ready
 
-.PHONY: tour test test-all attack lint types format ledger clean
+.PHONY: tour test test-all attack lint types format ledger docs clean
 
 tour: $(READY)
 	$(BIN)/shoal tour
@@ -35,11 +35,15 @@ format: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "shoal needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(ENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,text,cluster,lab]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs,text,cluster,lab]'
 	touch $(READY)
 
 ledger: $(READY)
 	$(BIN)/shoal claims --until-decided --budget 45m --markdown docs/ledger.md --out ledger/pages
 
+# the site, docs/_build/html/index.html; what did not change is not run again
+docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -b html -d docs/_build/doctrees docs docs/_build/html
+
 clean:
-	rm -rf $(ENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf docs/_build $(ENV) .pytest_cache .mypy_cache .ruff_cache

@@ -13,7 +13,7 @@ loaded when they are first used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 _PLACES = {
     "door": "setup report",

@@ -1,0 +1,21 @@
+"""Which hypothesis of a theorem fails first?
+
+Margins of theorem_a's hypotheses for three widths: right of the line a hypothesis holds, left of it
+it fails. At width 2,000 the theorem is not applicable, and the picture says why.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import shoal as sh
+
+small = {"num_samples": 3, "num_tokens": 2, "dim": 16, "tokens": "unit", "label_scale": 0.3}
+for k, width in enumerate((2000, 40000)):
+    setup = sh.setup("wu2023", **small, pooling="sum", width=width, score_exponent=1.0)
+    found = sh.certify(sh.train(setup, steps=5, step_size="theorem_a"), "theorem_a")
+    (one,) = found.to_json()["results"]
+    names = [h["name"].split(":")[0] for h in one["hypotheses"]]
+    margins = np.clip([h["margin"] for h in one["hypotheses"]], -1, 1)
+    plt.barh(np.arange(len(names)) + 0.4 * k, margins, 0.4, label=f"{width}: {found.verdict}")
+plt.yticks(range(len(names)), names, fontsize=6)
+plt.axvline(0, color="k", lw=0.8), plt.xlabel("margin"), plt.legend(title="width")

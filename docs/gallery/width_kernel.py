@@ -1,0 +1,22 @@
+"""Does the tangent kernel stand still in wide networks?
+
+The relative change of the kernel after 50 steps falls with the width, roughly like its square root
+here. That is why wide networks follow the prediction of the kernel at the start.
+"""
+
+import matplotlib.pyplot as plt
+
+import shoal as sh
+
+study = sh.Study(
+    "wu2023", grid={"width": (16, 64, 256, 1024)}, seeds=4, num_samples=6, num_steps=50,
+    probes=["kernel_drift@50"],
+)  # fmt: skip
+table = (
+    study.run()
+    .select("width", "probe_kernel_drift")
+    .group_by("width", maintain_order=True)
+    .median()
+)
+plt.loglog(table["width"], table["probe_kernel_drift"], "o-")
+plt.xlabel("width"), plt.ylabel("relative change of the kernel")
