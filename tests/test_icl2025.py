@@ -214,9 +214,18 @@ def test_training_ends_at_the_level_of_its_rank(heads):
                      every=1000, step_size=0.4)  # fmt: skip
     run = sh.train(setup, probes=[])
     assert 2 * run.risk[0, -1] == pytest.approx(PRINTED[min(heads, 4)], rel=4e-8)
-    assert sh.certify(run, "theorem_c").verdict == "holds"
+    # the run ends on the level itself, where rounding decides on which side of it a record lies
+    assert sh.certify(run, "theorem_c").verdict in ("holds", "unresolved")
     run.risk[0, -1] *= 0.999
     assert sh.certify(run, "theorem_c").verdict == "violated"
+
+
+def test_no_run_passes_the_level_of_its_rank():
+    setup = sh.setup("icl2025", attention="separate", num_heads=2, scale=0.1, num_steps=200,
+                     every=20, step_size=0.4)  # fmt: skip
+    run = sh.train(setup, probes=[])
+    assert 2 * run.risk[0, -1] > 1.001 * PRINTED[2]
+    assert sh.certify(run, "theorem_c").verdict == "holds"
 
 
 def test_the_whole_staircase_is_known():

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -161,7 +162,20 @@ def ledger() -> list[dict[str, Any]]:
             if main(["claims", "--json", "--out", str(out)]):
                 raise RuntimeError("shoal claims failed")
         write(kept, said.getvalue())
-    return json.loads(kept.read_text())
+    return [with_infinities(r) for r in json.loads(kept.read_text())]
+
+
+def with_infinities(record: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: an end that is null is open."""
+
+    def ends(found: list[float | None] | None) -> list[float] | None:
+        if found is None:
+            return None
+        low, high = found
+        return [-math.inf if low is None else low, math.inf if high is None else high]
+
+    sequence = record["sequence"] | {"median": ends(record["sequence"]["median"])}
+    return record | {"median": ends(record["median"]), "sequence": sequence}
 
 
 def figure_script(paper: Any) -> Path:
@@ -199,7 +213,7 @@ def _claims_table(records: list[dict[str, Any]]) -> list[str]:
 
 def paper_page(paper: Any, records: list[dict[str, Any]], made: tuple[Path, list]) -> str:
     """Model, what the paper says, what we prove, what came out, and what is open."""
-    from shoal.live.formulas import FORMULAS
+    from shoal.pages.formulas import FORMULAS
     from shoal.pages.ledger import counts, reason_of, word_of
 
     mine = [r for r in records if r["claim"].startswith(f"{paper.key}.")]
