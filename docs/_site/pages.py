@@ -174,6 +174,8 @@ def with_infinities(record: dict[str, Any]) -> dict[str, Any]:
         low, high = found
         return [-math.inf if low is None else low, math.inf if high is None else high]
 
+    if "sequence" not in record:  # an identity or an existence: a test decides it, not draws
+        return record
     sequence = record["sequence"] | {"median": ends(record["sequence"]["median"])}
     return record | {"median": ends(record["median"]), "sequence": sequence}
 

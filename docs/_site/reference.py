@@ -130,9 +130,10 @@ def commands() -> str:
     """Every command, from its own help."""
     from shoal.cli import app
 
-    text = app.generate_docs(output_format="markdown", generate_toc=False)
-    text = re.sub(r"^# shoal$", "# Commands", text, flags=re.MULTILINE)
-    return re.sub(r"\]\(#shoal-([\w-]+)\)", r"](#shoal-\1)", text)
+    text = app.generate_docs(output_format="markdown")
+    # the page's own list of contents is enough
+    text = re.sub(r"^## Table of Contents\n.*?(?=^\*\*)", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^# shoal$", "# Commands", text, flags=re.MULTILINE)
 
 
 def settings() -> str:

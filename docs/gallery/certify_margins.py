@@ -1,7 +1,8 @@
 """Which hypothesis of a theorem fails first?
 
-Margins of theorem_a's hypotheses for three widths: right of the line a hypothesis holds, left of it
-it fails. At width 2,000 the theorem is not applicable, and the picture says why.
+Margins of theorem_a's hypotheses for two widths: right of the line a hypothesis holds, left of it it
+fails. At width 2,000 two of them fail (the upper two), so the theorem is not applicable.
+At width 40,000 the step is the longest that the theorem allows: its margin is zero.
 """
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,7 @@
 """What does the risk look like around a local minimum?
 
-The plane through the end of two runs of song2024's trap: softmax sits in a shallow basin above zero,
-the Gaussian kernel in one that reaches zero.
+Planes of two random directions around the ends of two runs of song2024's trap. Softmax ends at the
+bottom of a basin whose bottom is at 0.05, the Gaussian kernel in one that reaches zero.
 """
 
 import shoal as sh

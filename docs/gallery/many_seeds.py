@@ -1,7 +1,7 @@
 """How much is the luck of the draw?
 
-64 seeds of the initial weights on one problem, in one compiled call: every line is a seed, the thick
-one is the median.
+64 seeds of the initial weights on one problem, in one compiled call: every line is a seed, the red
+one is the median. After 200 steps the luckiest is eight powers of ten below the unluckiest.
 """
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,7 @@
 """How far is gradient descent from gradient flow?
 
 The flow is the limit of small steps. Against time (steps times step size) gradient descent with a
-small step lies on it; with a long step it does not.
+step of 0.01 lies on it; longer steps leave it, here to a lower risk.
 """
 
 import matplotlib.pyplot as plt

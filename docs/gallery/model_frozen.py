@@ -1,7 +1,8 @@
 """Which weights need to move?
 
 song2024's attention layer with different blocks trained, the others frozen at their start. Values
-alone rest at the floor of a least squares problem; all together go below it.
+alone are a least squares problem: a fast fall, then a slow one. Queries and keys alone are slower
+still. All together end nearly twenty times lower than values alone.
 """
 
 import matplotlib.pyplot as plt

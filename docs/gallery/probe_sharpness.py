@@ -1,7 +1,7 @@
 """Does training end at the edge of stability?
 
-With a long step the largest eigenvalue of the Hessian (the sharpness) is pressed against
-2 / step size, beyond which gradient descent is unstable.
+Beyond a sharpness (largest eigenvalue of the Hessian) of 2 / step size gradient descent is unstable.
+With both steps the sharpness rises past that line, is thrown back, and settles on it.
 """
 
 import jax.numpy as jnp

@@ -2,6 +2,7 @@
 
 A network learns a curve. Shares of the squared residual by decade of the tangent kernel's
 eigenvalues: what lies along large eigenvalues goes first, what is left lies along small ones.
+Jumps are single eigenvalues that cross from one decade into the next; white is below 1e-6.
 """
 
 import jax.numpy as jnp
@@ -16,6 +17,8 @@ curve = np.sin(3 * x[:, 0]) + 0.3 * np.sin(12 * x[:, 0])
 setup = sh.setup(lambda p, x: jnp.tanh(x @ p["W"] + p["b"]) @ p["v"], start, x, curve)
 run = sh.train(setup, steps=1000, probes=["residual_spectrum"], every=20)
 shares = run.probes["residual_spectrum"][0]
-plt.stackplot(run.step, shares[:, :6].T, labels=[f"1e-{k} to 1e-{k + 1}" for k in range(6)])
+plt.stackplot(
+    run.step, shares[:, :6].T, labels=[f"{10.0**-k:g} to {10.0 ** (-k - 1):g}" for k in range(6)]
+)
 plt.legend(title="eigenvalue / largest", loc="center right", frameon=True, fontsize=7)
 plt.xlabel("step"), plt.ylabel("share of the squared residual"), plt.margins(0)

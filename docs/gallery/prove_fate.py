@@ -1,7 +1,7 @@
 """From which step on is it certain that a run converges?
 
-Right of the line the fate of this run is proved: no later step can leave the ball in which every
-step lowers the residual by a proved factor.
+In the shaded part the fate of this run is proved: no later step can leave a ball in which every step
+lowers the residual by a proved factor.
 """
 
 import jax.numpy as jnp

@@ -1,7 +1,7 @@
 """Is this run stuck for ever, or only slow?
 
 song2024's trap: four tokens, one number to reach, only the query weights move. Softmax attention is
-proved to rest above zero; a Gaussian kernel is proved to reach zero.
+proved to stay near its risk of 0.05 for ever; a Gaussian kernel is proved to converge to zero.
 """
 
 import matplotlib.pyplot as plt
