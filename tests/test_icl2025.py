@@ -1,6 +1,7 @@
 """icl2025: the worked numbers of the theory page, and every formula against another witness."""
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -181,6 +182,21 @@ def test_white_curves(method, step):
     assert sh.certify(run, "theorem_b").verdict == "violated"
 
 
+def test_the_published_curve_is_the_worked_one():
+    v = np.array([0.1])  # example 3 (a): one balanced head along the identity, r_0 = 0.01
+    setup = merged(np.eye(4), 31, v, [0.1 * np.eye(4) / 2], spectrum="white", method="flow")
+    run = sh.train(setup, steps=30, step_size=0.1, probes=["A"])
+    found = run.probes["A"][0, [10, 20, 30]]
+    expected = np.array([0.208196776801, 0.814336704752, 0.860206152138])
+    np.testing.assert_allclose(found[:, 0, 0], expected, rtol=1e-8)
+    np.testing.assert_allclose(found, expected[:, None, None] * np.eye(4), atol=1e-8)
+    time, N, D = np.array([1.0, 2.0, 3.0]), 31, 4  # as ZSLS print it, with w_init = 0.1
+    grown = np.exp(2 * D**0.5 * time)
+    printed = grown / ((1 + (1 + D) / N) * (grown - 1) + D**0.5 / 0.1**2)
+    np.testing.assert_allclose(printed, expected, rtol=1e-10)
+    assert sh.certify(run, "theorem_b").verdict == "holds"
+
+
 def test_balanced_heads_of_any_direction_are_known_too():
     n = np.zeros((4, 4))
     n[:2, :2], n[2, 2] = [[2, 1], [1, 2]], 1
@@ -240,6 +256,70 @@ def test_the_whole_staircase_is_known():
     assert sh.certify(descent, "theorem_s").verdict == "holds"
     descent.risk[0, 400] *= 1.0001
     assert sh.certify(descent, "theorem_s").verdict == "violated"
+
+
+GAMMA = np.array([0.445161290323, 0.341935483871, 0.238709677419, 0.135483870968])
+
+
+def hessian_at(directions):
+    """Eigenvalues of the Hessian where balanced heads rest; the last of five heads are zero.
+
+    Heads that share a direction share its optimal value.
+    """
+    directions = np.array(directions, int)
+    shared = np.array([np.sum(directions == d) for d in directions])
+    v, rows = np.zeros(5), np.zeros((5, 1, 4))
+    v[: len(directions)] = (GAMMA[directions] * shared) ** (-1 / 3)
+    rows[np.arange(len(directions)), 0, directions] = v[: len(directions)]
+    setup = sh.setup("icl2025", attention="separate").replace(
+        params0={"v": v[None], "K": rows[None], "Q": rows[None]}
+    )
+
+    def values():
+        params = jax.tree.map(jnp.asarray, setup.one().params0)
+        flat, back = jax.flatten_util.ravel_pytree(params)
+        risk = lambda x: setup.one().risk(back(x))  # noqa: E731
+        assert float(jnp.linalg.norm(jax.grad(risk)(flat))) < 1e-11
+        return jnp.linalg.eigvalsh(jax.hessian(risk)(flat))
+
+    return np.asarray(in_float64(values)())
+
+
+@pytest.mark.parametrize(
+    ("directions", "negative"),
+    [
+        ([1], [-0.0327607899]),
+        ([0, 0], [-0.0935535, -0.0415793, -0.0103948]),  # theory 5.3 (a): one for each direction
+        ([], []), ([0], []), ([0, 1], []), ([0, 1, 2], []), ([0, 1, 2, 3], []),
+    ],
+)  # fmt: skip
+def test_only_the_best_predictors_of_a_rank_have_no_way_down_of_second_order(directions, negative):
+    found = hessian_at(directions)
+    below = found[found < -1e-9 * max(found[-1], 1.0)]
+    np.testing.assert_allclose(below, negative, rtol=0, atol=5e-8)  # as many digits as are given
+    if directions == [1]:
+        assert found[-1] == pytest.approx(0.427779, rel=2e-6)
+
+
+@pytest.mark.parametrize("chosen", [(2,), (3,), (0, 2), (1, 3), (2, 3), (1, 2, 3)])
+def test_the_index_of_a_saddle_counts_larger_eigenvalues_that_are_not_learnt(chosen):
+    found = hessian_at(list(chosen))
+    pairs = [(i, d) for i in chosen for d in range(4) if d not in chosen and d < i]
+    assert np.sum(found < -1e-9 * found[-1]) == len(pairs)
+
+
+def test_the_half_times_of_the_staircase_are_the_worked_ones():
+    times = np.array([120.938950965, 215.611260500, 486.806623019, 1956.313768165])
+    half = (2 * GAMMA) ** (-1 / 3)
+
+    def at_times():
+        return jax.vmap(lambda d: staircase.cubic_flow(
+            jnp.array(0.05), jnp.asarray(GAMMA)[d], (jnp.asarray(SPECTRUM) ** 2 * times)[d]
+        ))(jnp.arange(4))  # fmt: skip
+
+    np.testing.assert_allclose(in_float64(at_times)(), half, rtol=1e-8)
+    first_order = 1 / (SPECTRUM**2 * 0.05) - 0.8502506921 * GAMMA ** (1 / 3) / SPECTRUM**2
+    np.testing.assert_allclose(first_order, times, rtol=1e-3)
 
 
 K, Q = np.array([0.02, 0.01, -0.01, 0.005]), np.array([0.01, -0.02, 0.015, 0.01])

@@ -58,6 +58,15 @@ def test_a_band_leaves_out_what_cannot_be_shown():
     assert curve.y.tolist() == [1.5, 4.0]
 
 
+def test_a_seed_that_reaches_zero_stays_in_the_median():
+    samples = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 8.0], [5.0, -1.0]])
+    curve = band("a", np.arange(2), samples, positive=True)
+    assert curve.x.tolist() == [0]  # the median of the second column is zero, not eight
+    curve = band("a", np.arange(2), samples[1:3], positive=True)
+    assert curve.y.tolist() == [2.5, 4.0]
+    assert (curve.low > 0).all()
+
+
 def check_reproduction(capsys, out, target, name):
     run_ok("reproduce", f"{target}.{name}", "--out", out, "--json")
     said = json.loads(capsys.readouterr().out)

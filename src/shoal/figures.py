@@ -60,7 +60,8 @@ class Figure(NamedTuple):
 def band(label: str, x: Any, samples: Any, *, positive: bool = False) -> Curve:
     """Median over seeds (the leading axis) with the band from the first to the third quartile.
 
-    ``positive`` leaves out what a logarithmic axis cannot show.
+    ``positive`` is for a logarithmic axis: what is not positive counts as zero, and points whose
+    median is zero are left out.
 
     >>> curve = band("a", np.arange(2), np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]]))
     >>> curve.y.tolist(), curve.low.tolist()
@@ -69,14 +70,17 @@ def band(label: str, x: Any, samples: Any, *, positive: bool = False) -> Curve:
     samples, x = np.atleast_2d(np.asarray(samples, float)), np.asarray(x, float)
     # a seed that diverged counts as infinitely high: survivors alone would look too good
     samples = np.where(np.isfinite(samples), samples, np.inf)
-    if positive:
-        samples = np.where(samples > 0, samples, np.nan)
-    keep = ~np.isnan(samples).all(axis=0)
+    if positive:  # a seed that reached zero stays in the median: the others would look too bad
+        samples = np.maximum(samples, 0.0)
     with np.errstate(invalid="ignore"):
-        low, middle, high = np.nanquantile(samples[:, keep], [0.25, 0.5, 0.75], axis=0)
-    shown = np.isfinite(middle)
-    top = np.where(np.isfinite(high), high, np.nanmax(middle[shown], initial=0.0))[shown]
-    return Curve(label, x[keep][shown], middle[shown], low[shown], np.maximum(top, middle[shown]))
+        low, middle, high = np.quantile(samples, [0.25, 0.5, 0.75], axis=0)
+    shown = np.isfinite(middle) & (middle > 0 if positive else True)
+    low, middle, high = low[shown], middle[shown], high[shown]
+    if positive:
+        least = np.min(samples[samples > 0], initial=np.inf)
+        low = np.where(low > 0, low, np.minimum(least, middle))
+    high = np.where(np.isfinite(high), high, np.max(middle, initial=0.0))
+    return Curve(label, x[shown], middle, low, np.maximum(high, middle))
 
 
 def thinned(count: int, most: int) -> np.ndarray:

@@ -94,6 +94,15 @@ class Study:
                 rows.append(row | {key: found[i] for key, found in verdicts.items()})
         return pl.DataFrame(rows, infer_schema_length=None)
 
+    def caption(self, theorem: str = "") -> str:
+        """What a figure of this study shows: its settings, its seeds, and whose curves."""
+        fixed = self.values | ({} if self.step_size is None else {"step_size": self.step_size})
+        words = ", ".join(f"{name} {value}" for name, value in fixed.items()) or "defaults"
+        many = len(self.seeds) > 1
+        seeds = f"{len(self.seeds)} seeds: median and quartiles" if many else "one seed"
+        curves = f" Curves with a name after the colon are those of {theorem}." if theorem else ""
+        return f"Settings: {words}; {seeds}.{curves}"
+
     def __repr__(self) -> str:
         name = self.target
         if not isinstance(name, str):
@@ -265,16 +274,18 @@ def study_figure(
     runs = study.changed(probes=wanted, seeds=4 * len(study.seeds) if full else study.seeds).runs()
     labels = [", ".join(f"{k} {v}" for k, v in point.items()) or "run" for point in study.points()]
 
+    above = not theorem and all(run.best for run in runs)  # else runs could not be compared
+
     def panel(name: str) -> Panel:
         curves, log = [], name == "risk" and not theorem
         for label, run in zip(labels, runs, strict=True):
-            values = run.risk - (run.best if log and run.best else 0.0)
+            values = run.risk - (run.best if above and run.best else 0.0)
             values = values if name == "risk" else run.probes[name]
             curves.append(band(label, run.step, values, positive=log))
             if theorem and name == "risk":
                 found = certify(run, theorem)[0].curves.items()
                 curves += [band(f"{label}: {k}", run.step, np.asarray(y)[None]) for k, y in found]
-        return Panel(name.replace("_", " "), "step", name, tuple(curves), log_y=log)
+        words = "risk above its optimum" if name == "risk" and above else name.replace("_", " ")
+        return Panel(words, "step", words, tuple(curves), log_y=log)
 
-    caption = f"{study!r} (median, quartiles)."
-    return Figure(key, title, caption, tuple(panel(name) for name in names))
+    return Figure(key, title, study.caption(theorem), tuple(panel(name) for name in names))
