@@ -269,6 +269,8 @@ def paper_page(paper: Any, records: list[dict[str, Any]], made: tuple[Path, list
     lines += ["## What is open", ""]
     open_ones = [r for r in tested if word_of(r) in ("inconclusive", "not testable", "exploratory")]
     lines += [f"- {r['statement']} *({reason_of(r) or word_of(r)})*" for r in open_ones]
+    more = DOCS / "_site" / "open" / f"{paper.key}.md"
+    lines += ["", more.read_text()] if more.is_file() else []
     lines += ["", f"`shoal claims {paper.key} --until-decided --budget 30m` spends seeds on them."]
     return "\n".join(lines)
 

@@ -133,7 +133,11 @@ def diagnose(
     if not isinstance(run, Run):
         raise InputError(f"cannot diagnose a {type(run).__name__}; expected a run or a setup.")
     if not run.setup.has_samples:
-        raise InputError(f"{run.setup.name} has no samples; a diagnosis looks at outputs.")
+        msg = (
+            f"{run.setup.name} has a risk without samples, and a diagnosis looks at the outputs of "
+            "samples; try the probe 'stationarity' (at the floor, slow, stuck or at a saddle)."
+        )
+        raise InputError(msg)
     if seed is not None and seed not in run.seeds:
         raise InputError(f"the run has no seed {seed}; it has {', '.join(map(str, run.seeds))}.")
     look = Look(run, 0 if seed is None else run.seeds.index(seed))
