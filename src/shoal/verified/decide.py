@@ -174,7 +174,7 @@ def converges(question: Question, found: Facts, bound: OnBalls, level: str) -> D
                 "largest_residual": tried.largest_residual,
             }  # fmt: skip
             return Decision(
-                "converges", "Gradient descent converges: its residual goes to zero.", "P1", float(radius),
+                "converges", "Gradient descent takes the residual to zero.", "P1", float(radius),
                 (tried.factor, tried.later_factor), Range(0.0, 0.0), level, constants,
             )  # fmt: skip
     constants = {"residual": found.residual_norm, "sigma": found.sigma,
