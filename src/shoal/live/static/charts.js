@@ -25,7 +25,10 @@ function logarithmic(values) {
   const seen = values.filter((v) => v > 0);
   if (!seen.length) return { type: "log" };
   const low = Math.min(...seen.slice(0, 20000)), high = Math.max(...seen.slice(0, 20000)), decades = Math.log10(high / low);
-  return decades > 1.5 ? { type: "log", dtick: Math.max(1, Math.ceil(decades / 6)) } : { type: "log" };
+  if (decades > 1.5) return { type: "log", dtick: Math.max(1, Math.ceil(decades / 6)) };
+  const ticks = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) ticks.push(...[1, 2, 5].map((k) => Number(`${k}e${power}`)));
+  return { type: "log", tickvals: ticks, ticktext: ticks.map((tick) => number(tick)) };
 }
 
 export function drawRisk(view) {
@@ -83,7 +86,7 @@ export function drawProbes(view) {
 export function drawSpectrum(message) {
   if (!ready()) return;
   const place = byId("spectrum");
-  if (!message?.start) return globalThis.Plotly.react(place, [], layout("", "", { annotations: [{ text: message ? "too large to show here" : "", showarrow: false }] }), options);
+  if (!message?.start) return globalThis.Plotly.react(place, [], layout("", "", { xaxis: { visible: false }, yaxis: { visible: false }, annotations: [{ text: message ? "too large to show here" : "", showarrow: false }] }), options);
   const curve = (values, name, colour, symbol) => ({ x: values.map((_, k) => k + 1), y: values, name, mode: "markers", marker: { color: style(colour), symbol, size: 7, line: { width: 1.5, color: style(colour) } } });
   const traces = [curve(message.start, "at the start", "--ghost-2", "circle-open")];
   if (message.now) traces.push(curve(message.now, `at step ${message.at}`, "--curve", "circle"));

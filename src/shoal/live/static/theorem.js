@@ -56,13 +56,16 @@ function draw(item, line) {
   fill.style.left = `${50 + Math.min(0, along)}%`;
   fill.style.right = `${50 - Math.max(0, along)}%`;
   const words = line.holds === null ? "undecided" : line.holds ? "yes" : "no";
-  item.querySelector(".both").textContent = plain ? words : `${side(line.lhs)} ${line.relation === "=" ? "=" : "≤"} ${side(line.rhs)}`;
+  item.querySelector(".both").textContent = plain ? words : `${side(line.lhs)} ${relation(line)} ${side(line.rhs)}`;
   const margin = line.margin;
   item.querySelector(".margin").textContent = plain || margin === null ? "" : `margin ${margin > 0 ? "+" : margin < 0 ? "−" : ""}${number(Math.abs(margin), 3)}`;
   item.dataset.margin = margin ?? "";
 }
 
-const side = (value) => (value === null ? "not finite" : number(value));
+// the least positive float stands for 0 in "0 < x"
+const none = (value) => value !== null && Math.abs(value) < 1e-300;
+const side = (value) => (value === null ? "not finite" : number(none(value) ? 0 : value));
+const relation = (line) => (line.relation === "=" ? "=" : none(line.lhs) && line.lhs > 0 ? "<" : "≤");
 
 // Left of the middle by how many decades the left side is below the right one, at most four; else right.
 function position(lhs, rhs) {
