@@ -75,7 +75,8 @@ def theorem_1(setup, run):
     )
 
 
-by_width = sh.Study(Setting, grid={"width": (16, 64, 256)}, seeds=8, fresh_data=True, step_size=0.002)
+widths = {"width": (16, 64, 256)}
+by_width = sh.Study(Setting, grid=widths, seeds=8, fresh_data=True, step_size=0.002)
 PAPER.claim(
     "width_helps",
     "At one step size wider networks train faster.",
