@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -195,3 +196,45 @@ def test_the_site_has_all_papers_commands_and_pictures(site):
     for script in NOTEBOOKS:
         made = json.loads((root / "notebooks" / f"{script.stem}.ipynb").read_text())
         assert not any(cell.get("outputs") for cell in made["cells"])
+
+
+@pytest.fixture(scope="module")
+def phone():
+    """A real browser as narrow as a telephone."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not (chromium and driver):
+        pytest.skip("no chromium and chromedriver on this machine")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run"):
+        options.add_argument(flag)
+    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    made.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    yield made
+    made.quit()
+
+
+@pytest.mark.slow
+def test_pages_fit_a_telephone_and_ask_for_nothing(site, phone):
+    asked = "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    for page in site:
+        phone.get(page.as_uri())
+        width = phone.execute_script("return document.documentElement.scrollWidth")
+        assert width <= 390, f"{page.name} is {width} pixels wide"
+        outside = [
+            name for name in phone.execute_script(asked) if not name.startswith(("file:", "data:"))
+        ]
+        assert not outside, f"{page.name}: {outside}"
+
+
+@pytest.mark.slow
+def test_the_search_works_without_a_network(site, phone):
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    root = next(page for page in site if page.name == "search.html")
+    phone.get(f"{root.as_uri()}?q=plateau")
+    results = "return [...document.querySelectorAll('#search-results li a')].map(a => a.textContent)"
+    WebDriverWait(phone, 60).until(lambda browser: browser.execute_script(results))
+    assert any("icl2025" in title for title in phone.execute_script(results))
