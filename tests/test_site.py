@@ -76,6 +76,9 @@ def test_scripts_are_cut_into_cells():
 
 def test_the_gallery_asks_questions():
     assert len(SCRIPTS) >= 20
+    groups = {name.split("_")[0] for name in (script.stem for script in SCRIPTS)}
+    source = (DOCS / "_site" / "pages.py").read_text()
+    assert all(f'"{group}": ' in source for group in groups)  # else the page of all leaves it out
     for script in SCRIPTS:
         text = script.read_text()
         assert text.split("\n")[0].endswith("?"), script.name
@@ -235,6 +238,6 @@ def test_the_search_works_without_a_network(site, phone):
 
     root = next(page for page in site if page.name == "search.html")
     phone.get(f"{root.as_uri()}?q=plateau")
-    results = "return [...document.querySelectorAll('#search-results li a')].map(a => a.textContent)"
+    results = "return [...document.querySelectorAll('#search-results li a')].map(a => a.text)"
     WebDriverWait(phone, 60).until(lambda browser: browser.execute_script(results))
     assert any("icl2025" in title for title in phone.execute_script(results))
