@@ -680,7 +680,7 @@ def ill_conditioned(look: Look, word: str) -> Iterator[Cause]:
     yield Cause(
         "ill_conditioned",
         f"{share:.0%} of the residual lies where the tangent kernel is below 1/{limit:.0e} of its "
-        f"largest eigenvalue (condition {condition:.1e}); most of all samples {named}",
+        f"largest eigenvalue (condition {condition:.1e}); above all of samples {named}",
         condition, float(limit), "at any stable step such directions have hardly moved by the end "
         "of this run",
         "standardise or whiten the inputs, tell similar samples apart, or use a method that "
