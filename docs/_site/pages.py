@@ -36,6 +36,7 @@ FIGURES = {
     "song2024": ("trap", "row_sums"),
     "arda2026": ("projection", "length"),
     "qin2025": ("conditioning", "certificate"),
+    "icl2025": ("curves", "plateaus", "ranks", "softmax"),
 }
 """Figures on a paper's page (quick size); of other papers the first two."""
 VERDICTS = (
