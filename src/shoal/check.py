@@ -539,14 +539,19 @@ THEOREMS = {("converges", "P1"): contraction, ("stuck", "P2"): minimum, ("stuck"
 def digest(array):
     return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()
 
+def regular(path):
+    """A file; reading a pipe or a device may never end."""
+    need(path.is_file(), f"{path.name} is not a regular file")
+    return path
+
 def read(path):
     """A proof with its arrays in place, if all hashes fit."""
-    proof = json.loads(Path(path).read_text())
+    proof = json.loads(regular(Path(path)).read_text())
     need(proof.get("format") == "shoal proof 2", "this is not a proof of shoal")
     body = json.dumps({k: v for k, v in proof.items() if k != "sha256"}, sort_keys=True)
     seal = hashlib.sha256(body.encode()).hexdigest()
     need(seal == proof.get("sha256"), "the hash of the file differs")
-    with np.load(Path(path).with_suffix(".npz"), allow_pickle=False) as file:
+    with np.load(regular(Path(path).with_suffix(".npz")), allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     need(set(arrays) == set(proof["arrays"]), "arrays are missing")
     for name, array in arrays.items():

@@ -58,7 +58,7 @@ def text_of(*parts: Any) -> str:
 
 def note(text: str) -> None:
     """A message on standard error, out of the way of results."""
-    console(stderr=True).print(text, markup=False, soft_wrap=True)
+    console(stderr=True).print(printable(text), markup=False, soft_wrap=True)
 
 
 def counted(count: int, noun: str) -> str:
@@ -134,13 +134,27 @@ def coloured(outcome: str) -> str:
 
 
 def table(*columns: str, rows: Iterable[Iterable[str]] = (), title: str | None = None) -> Table:
-    """A quiet table: the first column to the left, the others to the right."""
+    """A quiet table: the first column to the left, the others to the right.
+
+    Control characters, which could command a terminal, are written out.
+    """
     made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
     for index, column in enumerate(columns):
-        made.add_column(column, justify="left" if index == 0 else "right", no_wrap=index > 0)
+        made.add_column(
+            printable(column), justify="left" if index == 0 else "right", no_wrap=index > 0
+        )
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*map(printable, row))
     return made
+
+
+def printable(text: str) -> str:
+    r"""A text whose control characters are written out, except the ends of lines.
+
+    >>> printable("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text)
 
 
 # ------------------------------------------------------------------------------- certificates

@@ -70,6 +70,8 @@ def band(label: str, x: Any, samples: Any, *, positive: bool = False) -> Curve:
     samples, x = np.atleast_2d(np.asarray(samples, float)), np.asarray(x, float)
     # a seed that diverged counts as infinitely high: survivors alone would look too good
     samples = np.where(np.isfinite(samples), samples, np.inf)
+    if not samples.size:  # nothing can be shown
+        return Curve(label, *(np.zeros(0) for _ in range(4)))
     if positive:  # a seed that reached zero stays in the median: the others would look too bad
         samples = np.maximum(samples, 0.0)
     with np.errstate(invalid="ignore"):

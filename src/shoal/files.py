@@ -98,10 +98,10 @@ def _alone_in(group: int) -> bool:
     return group == user.pw_gid and about.gr_name == user.pw_name and not about.gr_mem
 
 
-def read_regular(path: Path, *, follow: bool = False) -> bytes:
+def read_regular(path: Path, *, follow: bool = False, most: int = -1) -> bytes:
     """The bytes of a file; a pipe or device is an error, and nothing waits for it or fills memory.
 
-    So is a link, unless ``follow``.
+    So is a link, unless ``follow``. At most ``most`` bytes are read, if it is given.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     with os.fdopen(handle, "rb") as file:
@@ -110,7 +110,7 @@ def read_regular(path: Path, *, follow: bool = False) -> bytes:
             raise OSError("it is not a regular file")
         if about.st_size > LARGEST:
             raise OSError(f"it is larger than {LARGEST / 2**30:.0f} GiB")
-        return file.read()
+        return file.read(most)
 
 
 def _sizes(path: str | Path) -> dict[str, int]:

@@ -250,9 +250,11 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 
 
-def draw(seed: int, number: int, place: Path, has: dict[str, Path]) -> tuple[str, Case]:
+def draw(
+    seed: int, number: int, place: Path, has: dict[str, Path], kinds: tuple[str, ...] = ()
+) -> tuple[str, Case]:
     """The case of a number: the same for the same seed, whatever was drawn before."""
     rng = random.Random(f"{seed}.{number}")
-    kind = rng.choice(tuple(KINDS))
+    kind = rng.choice(kinds or tuple(KINDS))
     os.chdir(place)
     return kind, KINDS[kind](rng, place, has)

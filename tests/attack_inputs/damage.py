@@ -58,16 +58,8 @@ def damage_json(rng: random.Random, value: Any) -> Any:
     if not isinstance(value, dict | list) or not value or rng.random() < 0.15:
         return rng.choice(VALUES)
     if isinstance(value, dict):
-        key = rng.choice(list(value))
-        changed = dict(value)
-        match rng.randrange(6):
-            case 0:
-                del changed[key]
-            case 1:
-                changed[rng.choice(WORDS[:60])] = rng.choice(VALUES)
-            case _:
-                changed[key] = damage_json(rng, value[key])
-        return changed
+        new = rng.choice(WORDS[:60]), rng.choice(VALUES)
+        return _one_entry(rng, value, new, damage_json)
     place = rng.randrange(len(value))
     match rng.randrange(5):
         case 0:
@@ -76,6 +68,19 @@ def damage_json(rng: random.Random, value: Any) -> Any:
             return [*value, rng.choice(VALUES)]
         case _:
             return [*value[:place], damage_json(rng, value[place]), *value[place + 1 :]]
+
+
+def _one_entry(rng: random.Random, entries: dict, new: tuple[str, Any], damage: Callable) -> dict:
+    """One entry less, one more, or one damaged."""
+    key, changed = rng.choice(list(entries)), dict(entries)
+    match rng.randrange(6):
+        case 0:
+            del changed[key]
+        case 1:
+            changed[new[0]] = new[1]
+        case _:
+            changed[key] = damage(rng, entries[key])
+    return changed
 
 
 def json_bytes(value: Any) -> bytes:
@@ -123,16 +128,8 @@ def _with(array: np.ndarray, rng: random.Random, value: float) -> np.ndarray:
 
 
 def damage_arrays(rng: random.Random, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    name = rng.choice(list(arrays))
-    changed = dict(arrays)
-    match rng.randrange(6):
-        case 0:
-            del changed[name]
-        case 1:
-            changed[rng.choice(("q", "X", "Y", "y", "W", "file", "a/b", "x" * 200))] = arrays[name]
-        case _:
-            changed[name] = damage_array(rng, arrays[name])
-    return changed
+    name = rng.choice(("q", "X", "Y", "y", "W", "file", "a/b", "x" * 200))
+    return _one_entry(rng, arrays, (name, next(iter(arrays.values()))), damage_array)
 
 
 def npz_bytes(arrays: dict[str, np.ndarray]) -> bytes:
@@ -242,19 +239,23 @@ def _replace(rng: random.Random, path: Path) -> None:
             pass  # nothing is there
 
 
+def _is_regular(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
 def reseal(folder: Path) -> None:
     """Make digests right again, as a forger would: those of a run folder and of sweep tables."""
     record = folder / "run.json"
     try:
-        about = json.loads(record.read_bytes())
+        about = json.loads(record.read_bytes() if _is_regular(record) else b"")
         files = about["files"]
-        for name in files:
+        for name in filter(lambda name: _is_regular(folder / name), files):
             files[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
         record.write_bytes(json_bytes(about))
     except (OSError, ValueError, KeyError, TypeError):
         pass
     for path in list((folder / "runs").glob("*.parquet")):
-        if path.is_file() and not path.is_symlink():
+        if _is_regular(path):
             name = hashlib.sha256(path.read_bytes()).hexdigest()[:32]
             path.rename(path.with_stem(name))
 

@@ -13,6 +13,7 @@ SMALL = {
     "song2024": ("num_samples=3", "num_tokens=2", "dim=4", "num_heads=1", "key_dim=2"),
     "arda2026": ("num_samples=3", "num_tokens=2", "dim=4", "num_heads=4"),
     "qin2025": ("num_samples=2", "num_tokens=2", "dim=4", "width=5", "key_dim=2"),
+    "icl2025": ("num_samples=3", "dim=2", "context=3", "num_heads=2"),
 }
 MODEL = """
 import jax.numpy as jnp
@@ -59,6 +60,18 @@ def settings(paper: str) -> list[str]:
     return [word for value in SMALL[paper] for word in ("--set", value)]
 
 
+def files(folder: Path) -> dict[str, Path]:
+    """The specimens that are texts."""
+    shutil.copy(TOY, folder / "toy.py")
+    (folder / "own.py").write_text(MODEL)
+    (folder / "grid.toml").write_text(SWEEP)
+    return {
+        "toy": folder / "toy.py",
+        "model": folder / "own.py",
+        "sweep file": folder / "grid.toml",
+    }
+
+
 def make(folder: Path) -> dict[str, Path]:
     """Make the specimens with shoal's own commands; by kind."""
     from shoal.cli import main
@@ -71,14 +84,10 @@ def make(folder: Path) -> dict[str, Path]:
         return out.getvalue()
 
     folder.mkdir(parents=True)
-    found = {}
+    found = files(folder)
     for paper in SMALL:
         found[f"run {paper}"] = folder / paper
         run("train", paper, *settings(paper), "--steps", 2, "--out", folder / paper)
-    found["toy"] = folder / "toy.py"
-    shutil.copy(TOY, found["toy"])
-    found["model"] = folder / "own.py"
-    found["model"].write_text(MODEL)
     found["run own"] = folder / "own"
     run("train", f"{found['model']}:model", "--steps", 3, "--out", folder / "own")
     found["proof"] = folder / "proof.json"
@@ -86,8 +95,6 @@ def make(folder: Path) -> dict[str, Path]:
     found["certificate"] = folder / "certificate.json"
     words = ("certify", "wu2023.theorem_a", *settings("wu2023"), "--steps", 2, "--json")
     found["certificate"].write_text(run(*words))
-    found["sweep file"] = folder / "grid.toml"
-    found["sweep file"].write_text(SWEEP)
     found["sweep"] = folder / "grid-sweep"
     run("sweep", found["sweep file"], "--out", found["sweep"])
     found["figures"] = folder / "landscape"

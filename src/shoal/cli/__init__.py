@@ -1,6 +1,7 @@
 """The command line. Nothing heavy is imported here: ``shoal --help`` must answer at once."""
 
 import contextlib
+import errno
 import functools
 import inspect
 import os
@@ -498,6 +499,8 @@ def new_paper(name: str, /, *, out: Path | None = None, json: bool = False) -> N
     """
 
 
+BAD_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EILSEQ)
+"""Errors of the system that mean the name of a file, which a user gave."""
 words: list[str] = []
 """The words of the command that is running, for records and pages."""
 
@@ -521,7 +524,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         except (OSError, MemoryError) as error:
             print(f"shoal: {type(error).__name__}: {_one_line(error)}", file=sys.stderr)
-            return 1
+            return 2 if getattr(error, "errno", None) in BAD_NAMES else 1
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error) and "Out of memory" not in str(error):
                 raise
@@ -642,6 +645,8 @@ def entry() -> None:
     # LAPACK's threads spin for tens of milliseconds after each small call, on cores that training
     # needs; this must be said before NumPy is loaded
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for stream in (sys.stdout, sys.stderr):  # names of files may not be UTF-8
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     with last_resort():
         code = main()
     sys.exit(code)

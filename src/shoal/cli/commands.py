@@ -39,7 +39,7 @@ def answer(value: Any, parts: Iterable[Any] = (), note: str = "", *, json: bool)
         return
     terminal = console.console()
     for part in parts:
-        terminal.print(part)
+        terminal.print(console.printable(part) if isinstance(part, str) else part)
     if note:
         console.note(note)
 
@@ -56,7 +56,8 @@ def write_page(
     """Render and write a page, whole or not at all; ``interactive`` puts plotly's script in."""
     cited, said = [paper.citation() for paper in used], command_line()
     text = page.render(title, lead, parts, command=said, citations=cited, interactive=interactive)
-    disk.write_whole(path, text.encode())
+    # names of files may not be UTF-8
+    disk.write_whole(path, text.encode(errors="backslashreplace"))
 
 
 def write_figure(folder: Path, figure: figures.Figure, record: Any) -> None:

@@ -94,7 +94,7 @@ class LedgerFolder:
         if not isinstance(found, dict) or found.get("digest") != digest:
             msg = f"{str(path)!r} is not a result of this registration (its digest differs); "
             raise InputError(f"{msg}restore it from version control.")
-        return found
+        return _checked(found, path)
 
     def write(self, kind: str, result: Json) -> None:
         """Replace a result: when this returns, it is on disk."""
@@ -107,10 +107,42 @@ class LedgerFolder:
         found = set()
         for kind in (SCORED, REPLICAS):
             for path in sorted((self.folder / kind).glob("*.json")):
-                kept = read_json(path)
+                kept = _checked(read_json(path), path)
                 if kept["effects"]:
                     found.add(kept["first_seed"] // 10_000)
         return found
+
+
+def _checked(result: Any, path: Path) -> Json:
+    """Refuse a result that this program cannot have written."""
+
+    def rows(value: Any) -> bool:
+        one = isinstance(value, list) and all(isinstance(row, list) for row in value)
+        return one and all(row == [None, None] or _numbers(row) for row in value)
+
+    try:
+        kinds = {"claim": str, "version": int, "first_seed": int, "violations": list, "code": list}
+        fits = (
+            all(type(result[name]) is kind for name, kind in kinds.items())
+            and rows(result["effects"])
+            and isinstance(result["controls"], list)
+            and all(rows(control["effects"]) for control in result["controls"])
+            and all(type(seed) is int for seed in result["violations"])
+            and all(isinstance(code, str) for code in result["code"])
+            and isinstance(result["stale"], dict | None)
+            and type(result["log"]["seconds"]) in (int, float)
+            and all(isinstance(date, str) for date in result["log"]["dates"])
+        )
+    except (LookupError, TypeError):
+        fits = False
+    if not fits:
+        msg = f"{str(path)!r} is not a result of a claim; restore it from version control."
+        raise InputError(msg)
+    return result
+
+
+def _numbers(row: list[Any]) -> bool:
+    return len(row) in (2, 4) and all(type(x) in (int, float) for x in row)
 
 
 def _compact(text: str) -> str:

@@ -334,8 +334,10 @@ class Setting:
 
     def output_shape(self) -> tuple[int, ...]:
         """Shape of the output for one sample."""
-        model = self.network()
-        x = jax.ShapeDtypeStruct((self.num_tokens, self.dim), jnp.float64)  # type: ignore[attr-defined]
+        model, tokens = self.network(), getattr(self, "num_tokens", None)
+        if tokens is None:
+            raise InputError(f"{type(self).__name__} draws its own data; it takes no data file.")
+        x = jax.ShapeDtypeStruct((tokens, self.dim), jnp.float64)  # type: ignore[attr-defined]
         return jax.eval_shape(model.apply, model.spec, x).shape
 
     def split(self, *, for_data: bool = False) -> tuple[Self, dict[str, Any]]:

@@ -323,7 +323,11 @@ def require_whole_records(num_steps: int, every: int) -> None:
 def make_data(setting: Any) -> tuple[Any, Any]:
     """The problem of a setting, and its held-out data: always from the same compiled program."""
     program = untrained(setting).split(for_data=True)
-    return numpy_tree(_data(setting) if setting.reads_files() else _made(*program))
+    made = numpy_tree(_data(setting) if setting.reads_files() else _made(*program))
+    if setting.objective is None and not hasattr(made[0], "inputs"):
+        kind, owner = type(made[0]).__name__, type(setting).__name__
+        raise InputError(f"{owner}.data returns {kind}; expected a sh.Problem.")
+    return made
 
 
 def _data(setting: Any) -> tuple[Any, Any]:

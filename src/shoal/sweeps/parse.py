@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shoal.errors import InputError, nearest
+from shoal.files import read_regular
 from shoal.sweeps.expressions import evaluate, names_in
 
 LONGEST_FILE = 2**16  # bytes
@@ -54,10 +55,9 @@ class SweepFile(NamedTuple):
 def read(path: Path) -> SweepFile:
     """Read a TOML file."""
     try:
-        with path.open("rb") as file:
-            return parse(file.read(LONGEST_FILE + 1).decode())
+        return parse(read_regular(path, follow=True, most=LONGEST_FILE + 1).decode())
     except OSError as error:
-        raise InputError(f"cannot read {str(path)!r} ({error.strerror}).") from None
+        raise InputError(f"cannot read {str(path)!r} ({error.strerror or error}).") from None
     except UnicodeDecodeError:
         raise InputError(f"{str(path)!r} is not text in UTF-8.") from None
 
