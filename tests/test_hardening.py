@@ -63,6 +63,23 @@ def test_what_another_user_planted_is_not_loaded(tmp_path, capfd):
     assert "belongs to another user" in done.stderr
 
 
+def test_programs_where_others_can_write_are_not_read(tmp_path, monkeypatch):
+    import jax
+
+    from shoal.runtime import command_session
+
+    monkeypatch.setattr(files, "cache_folder", lambda: tmp_path)
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    (tmp_path / "compiled").mkdir()
+    for mode, used in ((0o777, None), (0o700, str(tmp_path / "compiled"))):
+        (tmp_path / "compiled").chmod(mode)
+        with command_session():
+            assert jax.config.jax_compilation_cache_dir == used
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
 def test_a_planted_library_is_not_loaded(tmp_path):
     from shoal import native
 

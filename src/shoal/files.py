@@ -57,8 +57,18 @@ def _private(folder: Path) -> Path:
         return folder
     sys.stderr.write(f"shoal: the cache {str(folder)!r} is not used: {reason}.\n")
     own = tempfile.TemporaryDirectory(prefix="shoal-cache-")
-    atexit.register(own.cleanup)
+    _own_caches.append(own)
+    atexit.register(remove_own_cache)
     return Path(own.name)
+
+
+_own_caches: list[tempfile.TemporaryDirectory] = []
+
+
+def remove_own_cache() -> None:
+    """Remove what was used instead of a cache that others can write."""
+    while _own_caches:
+        _own_caches.pop().cleanup()
 
 
 def others_can_write(path: Path) -> str | None:

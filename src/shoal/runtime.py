@@ -175,11 +175,13 @@ def command_session() -> Iterator[None]:
     chosen = {}
     by_user = getattr(jax.config, "jax_compilation_cache_dir", None)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ and not by_user:
-        from shoal.files import cache_folder
+        from shoal.files import cache_folder, others_can_write
 
         folder = cache_folder() / "compiled"
         with contextlib.suppress(OSError):  # no cache is slower, not wrong
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if reason := others_can_write(folder):
+                raise PermissionError(reason)
             chosen = {
                 "jax_compilation_cache_dir": str(folder),
                 "jax_persistent_cache_min_compile_time_secs": 0.0,

@@ -586,6 +586,18 @@ def last_resort() -> Iterator[None]:
         theirs.close()
 
 
+def _end_now(code: int) -> None:
+    """End the process without waiting for its threads."""
+    from shoal.files import remove_own_cache
+
+    remove_own_cache()
+    _kill_children()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
 def _kill_children() -> None:
     for listed in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
@@ -649,4 +661,6 @@ def entry() -> None:
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     with last_resort():
         code = main()
+        if code in (130, 143):  # a call into XLA may go on in a thread, for minutes
+            _end_now(code)
     sys.exit(code)

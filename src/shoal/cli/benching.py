@@ -1,6 +1,8 @@
 """``bench``: speed against the alternatives, as ratios in one run."""
 
+import hashlib
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +19,8 @@ import shoal
 from shoal import console, native
 from shoal.cli.commands import answer, write_page
 from shoal.cli.publishing import markdown_table, record
-from shoal.disk.runs import versions, write_json, write_whole
+from shoal.disk.cache import code_version
+from shoal.disk.runs import read_json, versions, write_json, write_whole
 from shoal.errors import InputError, nearest
 from shoal.figures import Curve, Figure, Panel
 from shoal.pages import drawing, page
@@ -33,6 +36,8 @@ COLUMNS = (
 GROWTH_COLUMNS = (
     "what", "against", "time grows like", "memory grows like", "last time", "peak MiB",
 )  # fmt: skip
+UNFINISHED = "unfinished"
+"""Folder of the answers of a run that has not ended."""
 MARK = "<!-- what follows is written by hand -->\n"
 
 
@@ -51,8 +56,8 @@ def bench(*names: str, out: Path, markdown: Path | None, rounds: int | None, jso
     for name in names:
         if name not in QUESTIONS:
             raise InputError(f"no benchmark is called {name!r}; {nearest(name, QUESTIONS)}")
-    if rounds is not None and rounds < 1:
-        raise InputError(f"--rounds {rounds}: expected 1 or more.")
+    if rounds is not None and not 1 <= rounds <= 1000:
+        raise InputError(f"--rounds {rounds}: expected 1 to 1000.")
     scripts = folder()
     torch: dict[str, str] = {}
     with suppress(PackageNotFoundError):
@@ -65,7 +70,7 @@ def bench(*names: str, out: Path, markdown: Path | None, rounds: int | None, jso
         versions=versions() | torch,
         code_in_c=native.kernel(SOURCE, "hidden_units", "float32") is not None,
         questions={
-            name: _run(scripts / f"{name}.py", rounds if name != "growth" else None)
+            name: _kept(scripts / f"{name}.py", out, rounds if name != "growth" else None)
             for name in console.tracked("benchmarks", chosen, len(chosen))
         },
     )
@@ -77,7 +82,28 @@ def bench(*names: str, out: Path, markdown: Path | None, rounds: int | None, jso
     write_page(out / "index.html", "Speed", _lead(about), list(_sections(about)), [])
     if markdown is not None:
         write_markdown(markdown, about, figure)
+    shutil.rmtree(out / UNFINISHED, ignore_errors=True)
     answer(about, _parts(about), f"wrote {out / 'index.html'} and {out / 'bench.json'}", json=json)
+
+
+def _kept(script: Path, out: Path, rounds: int | None) -> dict[str, Any]:
+    """The answer to a question: one that an interrupted run left behind, or a new one.
+
+    A whole run removes what it kept; so an answer is at most as old as the interruption.
+    """
+    code = hashlib.sha256(code_version().encode())
+    for path in sorted(script.parent.glob("*.py")):
+        code.update(path.read_bytes())
+    about = {"code": code.hexdigest(), "rounds": rounds, "versions": versions()}
+    path = out / UNFINISHED / f"{script.stem}.json"
+    with suppress(InputError, KeyError, TypeError):  # it is not there, or damaged
+        found = read_json(path)
+        if found["about"] == about:
+            console.note(f"{script.stem}: kept from the run that was interrupted.")
+            return found["answer"]
+    answer = _run(script, rounds)
+    write_json(path, {"about": about, "answer": answer})
+    return answer
 
 
 def _run(script: Path, rounds: int | None) -> dict[str, Any]:

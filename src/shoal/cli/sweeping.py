@@ -31,8 +31,9 @@ def sweep(
     """``shoal sweep``."""
     wanted = grid.make_sweep(file)
     if not dry_run:
-        with folders.Writer(out) as writer:
-            _run_sweep(wanted, writer, scheduler, retry=retry, json=json)
+        reached = cluster.connected(scheduler) if scheduler else contextlib.nullcontext()
+        with reached as client, folders.Writer(out) as writer:
+            _run_sweep(wanted, writer, client, retry=retry, json=json)
         return
     cost = estimate(wanted, cores())
     varied = ", ".join(wanted.varied) or "only seeds vary"
@@ -47,7 +48,7 @@ def sweep(
 
 
 def _run_sweep(
-    wanted: grid.Sweep, writer: folders.Writer, scheduler: str | None, *, retry: bool, json: bool
+    wanted: grid.Sweep, writer: folders.Writer, client: Any, *, retry: bool, json: bool
 ) -> None:
     stored, total = _stored_keys(writer, retry=retry), wanted.file.num_runs
     keys = [wanted.key(number) for number in range(total)]
@@ -66,10 +67,10 @@ def _run_sweep(
                 return
             yield {"sweep": wanted.task(batches[k].runs, batches[k].size), "batch": k}
 
-    if scheduler is None:
+    if client is None:
         answers = workers.spread(tasks(), most=min(cores(), len(todo)))
     else:
-        answers = cluster.spread(scheduler, tasks())
+        answers = cluster.spread(client, tasks())
     try:
         with console.progress(f"{wanted.paper.key}: runs") as tell:
             for found in answers:
@@ -82,6 +83,9 @@ def _run_sweep(
                 tell(done, total)
     except KeyboardInterrupt:
         console.note(f"stopped: {done} of {total} runs are stored; {_again()}")
+        raise
+    except ConnectionError:  # of the cluster
+        console.note(f"{done} of {total} runs are stored; {_again()}")
         raise
     except OSError as error:
         console.note(f"{done} of {total} runs are stored; {_again()}")
@@ -145,7 +149,7 @@ def _counted(verdicts: Any) -> str:
 def _shown(table: pl.DataFrame) -> Any:
     rows = [[escape(_cell(value)) for value in row] for row in table.head(LINES).iter_rows()]
     more = [[f"... {len(table) - LINES} more"]] if len(table) > LINES else []
-    return console.table(*table.columns, rows=rows + more)
+    return console.table(*map(escape, table.columns), rows=rows + more)
 
 
 def _cell(value: Any) -> str:
