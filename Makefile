@@ -4,7 +4,7 @@ ENV    := .venv
 BIN    := $(ENV)/bin
 READY  := $(ENV)/.ready
 
-.PHONY: tour test test-all attack lint types format ledger docs clean
+.PHONY: tour test test-all attack kills lint types format ledger docs clean
 
 tour: $(READY)
 	$(BIN)/shoal tour
@@ -19,6 +19,11 @@ test-all: $(READY) lint types
 # generated bad inputs, in process and as real processes; its figures belong into docs/reliability.md
 attack: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m attack_inputs --count 2000 --processes 100
+	PYTHONPATH=tests $(BIN)/python -m attack_inputs.surroundings
+
+# commands killed at random moments and run again; half an hour
+kills: $(READY)
+	PYTHONPATH=tests $(BIN)/python -m kills --count 100
 
 lint: $(READY)
 	$(BIN)/ruff check .

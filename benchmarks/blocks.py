@@ -20,7 +20,7 @@ def prepared(precision: str, num_steps: int, **sizes: int) -> Any:
 SIDES = rivals.descent(prepared, rivals.blocks, rivals.half_sum)
 
 
-def _case(N: int, n: int, d: int, m: int, num_steps: int) -> harness.Case:
+def _case(N: int, n: int, d: int, m: int, num_steps: int, precision: str) -> harness.Case:
     sizes = {"num_samples": N, "num_tokens": n, "dim": d, "width": m}
     k = MODEL["key_dim"]
     # a product forwards and two backwards, for queries, keys, values, feed-forward and attention
@@ -30,6 +30,8 @@ def _case(N: int, n: int, d: int, m: int, num_steps: int) -> harness.Case:
         sizes | {"num_steps": num_steps},
         dict.fromkeys(SIDES, num_steps),
         3 * 4 * forward,
+        precision,
+        exponentials=4 * N * n * n,
     )
 
 
@@ -37,7 +39,11 @@ QUESTION = harness.Question(
     "Training qin2025 at depth 4",
     "Full-batch gradient descent on four residual blocks.",
     "step",
-    (_case(4, 6, 32, 64, 300), _case(64, 16, 64, 256, 20)),
+    tuple(
+        _case(*sizes, precision)
+        for precision in ("float32", "float64")
+        for sizes in ((4, 6, 32, 64, 300), (64, 16, 64, 256, 20))
+    ),
     SIDES,
 )
 

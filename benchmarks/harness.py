@@ -5,8 +5,8 @@ case runs in a process of its own, with the same data, weights and number of ste
 cores; the processes take turns of one call or half a second, whichever is longer, so a noisy minute
 meets all of them. Answers are compared with the first side's before anything is timed: a wrong fast
 answer is no answer. Reported are medians and quartiles; the first call, which compiles, apart; peak
-memory of a call above what was held before it, in yet another process; and the rate of a large
-matrix product, measured in the same turns, which is the yardstick.
+memory of a call above what was held before it, in yet another process; and the rates of a large
+matrix product and of exponentials, measured in the same turns, which are the yardsticks.
 """
 
 import argparse
@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 GEMM = "matrix product"
+EXP = "exponentials"
+MANY = 2**22  # exponentials of the yardstick
 TURN = 0.5  # seconds of a turn, at least: the first call after a pause is slower
 ORDER = 2048  # of the matrices whose product is the yardstick
 
@@ -38,6 +40,7 @@ class Case(NamedTuple):
     flops: float = 0.0  # that a step cannot do without; 0: no limit is known
     precision: str = "float32"
     rounds: int = 7
+    exponentials: float = 0.0  # that a step cannot do without
 
 
 class Question(NamedTuple):
@@ -70,6 +73,22 @@ def matrix_product(precision: str) -> Work:
     return work
 
 
+def many_exponentials(precision: str) -> Work:
+    """The other yardstick: exponentials, by XLA."""
+    import jax
+    import jax.numpy as jnp
+
+    x = jnp.asarray(-np.random.default_rng(0).random(MANY), precision)
+    exponentials = jax.jit(jnp.exp)
+
+    def work() -> dict[str, Any]:
+        for _ in range(3):
+            exponentials(x).block_until_ready()
+        return {}
+
+    return work
+
+
 def _memory(field: str) -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
@@ -96,6 +115,9 @@ def timed(call: Callable[[], None], steps: int, *, rounds: int = 5) -> dict[str,
     return {"seconds": float(np.median(times)), "peak": _memory("VmHWM") - before}
 
 
+YARDSTICKS = {GEMM: matrix_product, EXP: many_exponentials}
+
+
 def _serve(question: Question, case: Case, side: str, folder: Path) -> None:
     """Answer every line of standard input with the time of one call."""
     answers = os.fdopen(os.dup(1), "w")
@@ -110,8 +132,8 @@ def _serve(question: Question, case: Case, side: str, folder: Path) -> None:
         import jax
 
         jax.config.update("jax_enable_x64", True)
-        if side == GEMM:
-            work = matrix_product(case.precision)
+        if side in YARDSTICKS:
+            work = YARDSTICKS[side](case.precision)
         else:
             work = question.sides[side](case.precision, **case.values)
     except ImportError as error:
@@ -213,7 +235,7 @@ def _match(
 ) -> dict:
     rounds = case.rounds if rounds is None else rounds
     names = [name for name in question.sides if name in case.steps]
-    asked = [*names, GEMM] if case.flops else names
+    asked = [*names, *([GEMM] if case.flops else []), *([EXP] if case.exponentials else [])]
     players, first_calls, missing = {}, {}, {}
     here = folder / str(index)
     here.mkdir(parents=True)
@@ -234,6 +256,11 @@ def _match(
     rate = float("nan")
     if GEMM in told:
         rate = 3 * 2 * ORDER**3 / _quartiles([t["seconds"] for t in told.pop(GEMM)])[1]
+    limit = case.flops / rate if case.flops else float("nan")
+    if EXP in told:
+        limit += case.exponentials / (
+            3 * MANY / _quartiles([t["seconds"] for t in told.pop(EXP)])[1]
+        )
     rows = []
     for side, turns in told.items():
         steps = case.steps[side]
@@ -250,13 +277,14 @@ def _match(
                 "busy": float(np.median([t["cpu"] / t["seconds"] for t in turns])) / _cores(),
                 "difference": off,
                 "agrees": off <= question.tolerance[case.precision],
-                "over_limit": mid / (case.flops / rate) if case.flops else None,
+                "over_limit": mid / limit if case.flops else None,
             }
         )
     return {
         "name": case.name,
         "precision": case.precision,
         "flops": case.flops,
+        "exponentials": case.exponentials,
         "rate": rate if case.flops else None,
         "rounds": rounds,
         "rows": rows,

@@ -19,7 +19,7 @@ def prepared(precision: str, num_steps: int, **sizes: int) -> Any:
 SIDES = rivals.descent(prepared, rivals.heads, rivals.mean)
 
 
-def _case(N: int, T: int, d: int, m: int, num_steps: int) -> harness.Case:
+def _case(N: int, T: int, d: int, m: int, num_steps: int, precision: str) -> harness.Case:
     sizes = {"num_samples": N, "num_tokens": T, "dim": d, "num_heads": m}
     # keys (N m d^2), scores, s and two pullbacks (N T m d each), and W's gradient (N m d^2)
     flops = 2.0 * N * m * (2 * d * d + 4 * T * d)
@@ -28,16 +28,22 @@ def _case(N: int, T: int, d: int, m: int, num_steps: int) -> harness.Case:
         sizes | {"num_steps": num_steps},
         dict.fromkeys(SIDES, num_steps),
         flops,
+        precision,
         rounds=5,
+        exponentials=N * T * m,
     )
 
 
 QUESTION = harness.Question(
     "Training arda2026",
-    "Full-batch gradient descent on the heads. The limit counts products only; the 20 million "
-    "exponentials of the large case are not in it.",
+    "Full-batch gradient descent on the heads. The limit is the flops at the rate of a large "
+    "matrix product, and the exponentials at theirs.",
     "step",
-    (_case(5000, 16, 8, 8, 20), _case(5000, 16, 8, 256, 5)),
+    tuple(
+        _case(5000, 16, 8, heads, steps, precision)
+        for precision in ("float32", "float64")
+        for heads, steps in ((8, 20), (256, 5))
+    ),
     SIDES,
 )
 

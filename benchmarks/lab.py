@@ -2,8 +2,9 @@
 
 Three questions: seconds from the command to the first curve, with an empty cache of compiled
 programs and with a full one; how long the gauges take to follow a slider that compiles nothing,
-over fifty moves; and the time of a run of many recorded steps on the page against the same run by
-`shoal train` in a process that has it compiled.
+over fifty moves, and how much of that is the worker's; and the time of a run of many recorded
+steps on the page against the same run by `shoal train` in a process that has it compiled. On a busy
+machine processor times say more than seconds, so both are printed.
 """
 
 import contextlib
@@ -38,7 +39,7 @@ const look = new MutationObserver(() => {{
 }});
 look.observe(document.getElementById('hypotheses'),
     {{subtree: true, childList: true, characterData: true}});
-setTimeout(() => {{ look.disconnect(); done(null); }}, 5000);
+setTimeout(() => {{ look.disconnect(); done(null); }}, 120000);
 slider.value = arguments[0]; slider.dispatchEvent(new Event('input', {{bubbles: true}}));
 """
 POINTS = """
@@ -63,16 +64,24 @@ def browser() -> Iterator[Any]:
         options.add_argument(flag)
     service = webdriver.ChromeService(shutil.which("chromedriver") or "chromedriver")
     made = webdriver.Chrome(options=options, service=service)
-    made.set_script_timeout(60)
+    made.set_script_timeout(1800)
     try:
         yield made
     finally:
         made.quit()
 
 
+def processor(root: int, *, deep: bool = True) -> float:
+    """Seconds of processor time that a process, and with ``deep`` those below it, have used."""
+    text = Path(f"/proc/{root}/stat").read_text().rpartition(")")[2].split()
+    used = (int(text[11]) + int(text[12])) / os.sysconf("SC_CLK_TCK")
+    below = Path(f"/proc/{root}/task").glob("*/children") if deep else ()
+    return used + sum(processor(int(pid)) for one in below for pid in one.read_text().split())
+
+
 @contextlib.contextmanager
-def lab(cache: Path) -> Iterator[str]:
-    """A running lab; its address."""
+def lab(cache: Path) -> Iterator[tuple[str, int]]:
+    """A running lab: its address, and its process."""
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
             [sys.executable, "-m", "shoal", "lab", "--no-open", "--json"],
@@ -81,7 +90,7 @@ def lab(cache: Path) -> Iterator[str]:
         )  # fmt: skip
         assert process.stdout is not None
         try:
-            yield json.loads(process.stdout.readline())["address"]
+            yield json.loads(process.stdout.readline())["address"], process.pid
         finally:
             process.terminate()
             process.wait()
@@ -94,47 +103,67 @@ def address(base: str, **more: Any) -> str:
     return f"{base}#{urlencode({'target': 'wu2023'} | values | more)}"
 
 
-def first_curve(chrome: Any, cache: Path) -> float:
-    """Seconds from the command to a curve on the page."""
+def first_curve(chrome: Any, cache: Path) -> tuple[float, float]:
+    """Seconds from the command to a curve on the page, and of the lab's processor time."""
     started = time.perf_counter()
-    with lab(cache) as base:
+    with lab(cache) as (base, server):
         chrome.get(address(base, at=20))
         chrome.execute_async_script(POINTS, 1)
-        return time.perf_counter() - started
+        return time.perf_counter() - started, processor(server)
 
 
-def moves(chrome: Any, base: str) -> list[float]:
-    """Milliseconds from each move of a slider to the gauges that follow it."""
+def moves(chrome: Any, base: str, server: int) -> tuple[list[float], list[float], dict[str, float]]:
+    """Milliseconds from each move of a slider to the gauges that follow it; the worker's part.
+
+    Also the milliseconds of processor time per move, of each side.
+    """
     chrome.get(address(base, at=20))
     chrome.execute_async_script(POINTS, 19)
     last = int(chrome.execute_script(f"return {HANDLE}.max"))
     places = [(7 + 13 * k) % last for k in range(MOVES)]
-    return [chrome.execute_async_script(MOVE, place) for place in places]
+
+    def used() -> dict[str, float]:
+        alone, both = processor(server, deep=False), processor(server)
+        browser = processor(chrome.service.process.pid)
+        return {"worker": both - alone, "server": alone, "browser": browser}
+
+    before = used()
+    took = [chrome.execute_async_script(MOVE, place) for place in places]
+    after = used()
+    script = f"return lab.latencies.slice(-{MOVES}).map((one) => one.worker)"
+    spent = {side: 1000 * (after[side] - before[side]) / MOVES for side in after}
+    return sorted(took), sorted(chrome.execute_script(script)), spent
 
 
-def rates(chrome: Any, base: str, cache: Path) -> tuple[list[float], list[float]]:
-    """Steps a second of a long run, as the page shows them and by `shoal train`, in turns."""
-    page, command = [], []
+def rates(chrome: Any, base: str, server: int, cache: Path) -> Iterator[tuple[float, ...]]:
+    """Steps a second of long runs, as the page shows them and by `shoal train`, in turns.
+
+    And the processor time of each: on the page all that the worker does, from opening the page on.
+    """
     code = (
         "import sys, time, shoal.cli as cli\n"
         "for _ in range(2):\n"
-        "    started = time.perf_counter(); cli.main(sys.argv[1:])\n"
-        "print(time.perf_counter() - started)"
+        "    started, used = time.perf_counter(), time.process_time(); cli.main(sys.argv[1:])\n"
+        "print(time.perf_counter() - started, time.process_time() - used)"
     )
-    for seed in range(PAIRS):
+    chrome.get(address(base, at=STEPS, **{"s.num_steps": STEPS}))
+    chrome.execute_async_script(POINTS, STEPS)  # what is compiled once
+    for seed in range(1, PAIRS + 1):
         chrome.get("about:blank")
+        before = processor(server)
         chrome.get(address(base, seed=seed, at=STEPS, **{"s.num_steps": STEPS}))
         chrome.execute_async_script(POINTS, STEPS)
+        worked = processor(server) - before
         status = chrome.execute_script("return document.getElementById('status').textContent")
-        page.append(float(status.split("·")[-1].split()[0]))
+        shown = float(status.split("·")[-1].split()[0])
         line = chrome.execute_script("return document.getElementById('command').textContent")
         given = ["train", "wu2023", *shlex.split(line)[3:]]  # the same settings, seed and probes
         said = subprocess.run(
             [sys.executable, "-c", code, *given], capture_output=True, text=True, check=True,
             env=os.environ | {"SHOAL_CACHE_DIR": str(cache)},
         )  # fmt: skip
-        command.append(STEPS / float(said.stdout.splitlines()[-1]))
-    return page, command
+        seconds, used = map(float, said.stdout.splitlines()[-1].split())
+        yield shown, STEPS / seconds, worked, used
 
 
 def main() -> None:
@@ -142,18 +171,27 @@ def main() -> None:
     say = functools.partial(print, flush=True)
     with tempfile.TemporaryDirectory() as name, browser() as chrome:
         cache = Path(name)
-        say(f"first curve, empty cache: {first_curve(chrome, cache):.1f} s")
-        warm = [first_curve(chrome, cache) for _ in range(3)]
-        say(f"first curve, full cache: {statistics.median(warm):.1f} s (median of 3)")
-        with lab(cache) as base:
-            took = sorted(moves(chrome, base))
+        say(f"{os.cpu_count()} cores; load {' '.join(f'{x:.1f}' for x in os.getloadavg())}")
+        seconds, used = first_curve(chrome, cache)
+        say(f"first curve, empty cache: {seconds:.1f} s ({used:.1f} s of processor time)")
+        warm = sorted(first_curve(chrome, cache) for _ in range(3))
+        seconds, used = warm[1]
+        say(f"first curve, full cache: {seconds:.1f} s ({used:.1f}), median of 3")
+        with lab(cache) as (base, server):
+            took, worker, spent = moves(chrome, base, server)
             say(
                 f"gauges after {len(took)} moves: median {statistics.median(took):.0f} ms, "
-                f"quartiles {took[len(took) // 4]:.0f} and {took[3 * len(took) // 4]:.0f}"
+                f"quartiles {took[len(took) // 4]:.0f} and {took[3 * len(took) // 4]:.0f}; "
+                f"the worker's part {statistics.median(worker):.0f} ms; processor time per move: "
+                + ", ".join(f"{side} {x:.0f} ms" for side, x in spent.items())
             )
-            page, command = rates(chrome, base, cache)
-        for shown, trained in zip(page, command, strict=True):
-            say(f"steps a second: page {shown:.0f}, train {trained:.0f}: {shown / trained:.2f}")
+            for shown, trained, lab_used, train_used in rates(chrome, base, server, cache):
+                ratio = shown / trained
+                say(
+                    f"steps a second: page {shown:.0f}, train {trained:.0f}: {ratio:.2f}; "
+                    f"processor time: lab {lab_used:.2f} s, train {train_used:.2f} s"
+                )
+        say(f"load {' '.join(f'{x:.1f}' for x in os.getloadavg())}")
 
 
 if __name__ == "__main__":

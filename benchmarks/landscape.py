@@ -29,7 +29,7 @@ def shoal(precision: str, **sizes: int) -> harness.Work:
 
     start, params, directions = _start(precision, **sizes)
     axis = jnp.linspace(-SPAN, SPAN, POINTS).astype(precision)
-    risk = start.fast_risk
+    risk = start.value_risk
     plane = jax.jit(lambda p, d: landscape.plane(risk, p, d, axis, axis))
     return lambda: {"plane": plane(params, directions).block_until_ready()}
 

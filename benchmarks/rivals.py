@@ -35,6 +35,19 @@ def heads(lib: Any, p: Any, X: Any) -> Any:
     return h @ p["c"] / p["c"].shape[0] ** 0.5
 
 
+def layer(lib: Any, p: Any, X: Any, *, gaussian: bool) -> Any:
+    """song2024's layer with heads; a Gaussian's bandwidth is the root of the key width."""
+    key_dim, X = p["W_Q"].shape[2], X[:, None]
+    Q, K, V = X @ p["W_Q"], X @ p["W_K"], X @ p["W_V"]
+    scores = Q @ lib.swap(K) / key_dim**0.5
+    if gaussian:
+        squares = (Q**2).sum(-1)[..., :, None] + (K**2).sum(-1)[..., None, :]
+        weights = lib.exp(scores - squares / (2 * key_dim**0.5))
+    else:
+        weights = lib.softmax(scores)
+    return (weights @ V @ p["W_O"]).sum(1)
+
+
 def blocks(lib: Any, p: Any, X: Any) -> Any:
     """qin2025 with both residuals and ReLU, an output for every token."""
     key_dim = p["W_Q"].shape[2]
@@ -56,6 +69,7 @@ class Torch:
 
         self.torch = torch
         self.relu, self.tanh, self.einsum = torch.relu, torch.tanh, torch.einsum
+        self.exp = torch.exp
 
     def softmax(self, scores: Any) -> Any:
         """Over keys."""
@@ -63,7 +77,7 @@ class Torch:
 
     def swap(self, K: Any) -> Any:
         """Transpose every matrix of a stack."""
-        return K.transpose(1, 2)
+        return K.transpose(-1, -2)
 
     def arrays(self, values: Arrays, precision: str) -> Any:
         """The same numbers, as this library has them."""
@@ -80,6 +94,7 @@ class Jax:
 
         self.jax, self.jnp = jax, jnp
         self.relu, self.tanh, self.einsum = jax.nn.relu, jnp.tanh, jnp.einsum
+        self.exp = jnp.exp
 
     def softmax(self, scores: Any) -> Any:
         """Over keys."""
@@ -87,7 +102,7 @@ class Jax:
 
     def swap(self, K: Any) -> Any:
         """Transpose every matrix of a stack."""
-        return K.transpose(0, 2, 1)
+        return K.swapaxes(-1, -2)
 
     def arrays(self, values: Arrays, precision: str) -> Any:
         """The same numbers, as this library has them."""

@@ -13,6 +13,21 @@ from shoal.verified.enclose import CHOSEN, SPREAD
 
 mpmath.mp.dps = 60
 mpf = mpmath.mpf
+CHOICES: dict = {}
+"""Free choices (`chosen`) that the enclosures made last: the same statement is judged."""
+
+
+def recorded(compiled):
+    """What the enclosures choose with, keeping the choices."""
+
+    def choose(closed):
+        def call(*args):
+            CHOICES[str(closed.jaxpr)] = made = compiled(closed)(*args)
+            return made
+
+        return call
+
+    return choose
 
 
 def _each(function):
@@ -67,7 +82,9 @@ def _applied(equation, given):
     if closed is not None:
         closed = closed if hasattr(closed, "consts") else core.ClosedJaxpr(closed, ())
         if params.get("name") == CHOSEN:
-            return [exact(x) for x in _compiled(closed)(*map(floats, given))]
+            made = CHOICES.get(str(closed.jaxpr))
+            made = _compiled(closed)(*map(floats, given)) if made is None else made
+            return [exact(x) for x in made]
         if params.get("name") == SPREAD:
             return [x * 0 for x in given]
         return evaluate(closed.jaxpr, closed.consts, given)

@@ -13,6 +13,30 @@ from urllib.parse import urlsplit
 TINY = {"width": "16", "num_samples": "3", "num_tokens": "2", "dim": "6", "num_steps": "20"}
 """Settings of wu2023 that train in a moment."""
 
+OWN = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+import shoal as sh
+
+print("run")
+
+def f(params, x):
+    print("traced")
+    return jnp.tanh(x @ params["a"]) @ params["b"]
+
+def model(width=4, fault="none", seeds=(0,)):
+    if fault == "exit":
+        sys.exit(3)
+    while fault == "loop":
+        pass
+    x = np.random.default_rng(0).standard_normal((3, 4))
+    def init(key):
+        a, b = jax.random.split(key)
+        return {"a": jax.random.normal(a, (4, width)), "b": jax.random.normal(b, (width,))}
+    return sh.setup(f, init, x, 0.5 * x[:, 0], seeds=seeds)
+"""
+"""A user's file that prints, and can exit or never end."""
+
 
 class Served:
     """A running lab: its address, and what it said on standard error."""

@@ -16,7 +16,7 @@ from shoal.lab.study import Plan
 from shoal.papers.arda2026 import data, experiments, heads, teachers, theorems
 from shoal.papers.arda2026.heads import ACTIVATIONS
 from shoal.papers.arda2026.probes import comparator
-from shoal.papers.arda2026.studies import SEQUENCES
+from shoal.papers.arda2026.visit import SEQUENCES
 
 PATH = ("scaled_movement", "path")
 SMALL = {**SEQUENCES, "pool": 512, "num_steps": 60}
@@ -376,3 +376,28 @@ def test_the_dual_teacher_has_a_knee_at_its_norm():
         else:
             assert loss < 1e-3 * energy
             assert found["loss"][0] < 1e-3 * energy
+
+
+WORST = "mean loss, worst case (where eta G^2 < 1)"
+COVARIANCE = "covariance under attention: largest |M|_F <= token_bound^2"
+
+
+def test_a_bound_whose_condition_fails_is_not_applicable_and_not_a_success():
+    longer, shorter = (run_of(SMALL | {"step_size": step}) for step in (0.1, 1e-3))
+    found = [{line.name: line for line in readings(run.certify("theorem_b")[0])[1]}
+             for run in (longer, shorter)]  # fmt: skip
+    assert [lines[WORST].relation for lines in found] == ["not applicable", "<="]
+    assert [lines[WORST].holds for lines in found] == [None, True]
+    assert longer.certify("theorem_b").verdict == "holds"
+
+
+@pytest.mark.parametrize(("norm", "holds"), [(1.0, True), (2.0, False)])
+def test_tokens_of_norm_two_break_the_bound_of_the_covariance(norm, holds):
+    run = run_of(SMALL | {"token_norm": norm, "num_steps": 3}, probes=(*PATH, "covariance"))
+    certificate = run.certify("theorem_b")[0]
+    (line,) = [line for line in readings(certificate)[1] if line.name == COVARIANCE]
+    assert line.holds is holds
+    X = np.asarray(run.setup.problem.X)
+    norms = [np.linalg.norm(witness.attend(x, x[-1], W)[2])
+             for x in X for W in run.setup.params0.W[0]]  # fmt: skip
+    assert run.probes["covariance_largest"][0, 0] == pytest.approx(max(norms), rel=1e-12)

@@ -97,6 +97,34 @@ def test_every_side_answers_what_shoal_answers(name, monkeypatch):
             np.testing.assert_allclose(answer[key], value, rtol=1e-9, atol=1e-12)
 
 
+def test_an_interrupted_bench_keeps_the_questions_that_are_answered(tmp_path, monkeypatch, capsys):
+    words = ["bench", "training", "kernel", "--rounds", "2", "--out", str(tmp_path / "out")]
+    answer = {"title": "T", "about": "A.", "unit": "step", "cases": []}
+    asked, stops = [], ["kernel"]
+
+    def run(script, rounds):
+        asked.append((script.stem, rounds))
+        if script.stem in stops:
+            raise KeyboardInterrupt
+        return answer | {"title": script.stem}
+
+    monkeypatch.setattr(benching, "_run", run)
+    assert main(words) == 130
+    assert "finished questions are kept, and the same command continues" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "bench.json").exists()
+    stops.clear()
+    assert main([*words[:-3], "3", *words[-2:]]) == 0  # other rounds are another measurement
+    assert asked == [("training", 2), ("kernel", 2), ("training", 3), ("kernel", 3)]
+    stops.append("kernel")
+    assert main(words) == 130
+    stops.clear()
+    assert main(words) == 0
+    assert asked[4:] == [("training", 2), ("kernel", 2), ("kernel", 2)]
+    made = json.loads((tmp_path / "out" / "bench.json").read_text())
+    assert [made["questions"][name]["title"] for name in words[1:3]] == ["training", "kernel"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["bench.json", "index.html"]
+
+
 def test_bad_questions_are_refused(capsys):
     assert main(["bench", "trainig"]) == 2
     assert "training" in capsys.readouterr().err

@@ -21,7 +21,7 @@ def test_the_checker_imports_numpy_and_the_standard_library_only():
     tree = ast.parse(inspect.getsource(check))
     names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
     names |= {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    assert names == {"numpy", "hashlib", "json", "math", "sys", "zipfile", "fractions", "pathlib"}
+    assert names == {"numpy", "hashlib", "json", "math", "sys", "fractions", "pathlib"}
 
 
 def near(model, start, x, error=1e-3, **how):
@@ -104,6 +104,7 @@ def proofs():
     yield "stuck", trap(), 0.5
     yield "largest", near(largest, weights(W=(4, 6), v=(3,)), x, 1e-5), 0.02
     yield "through", valley(), 0.2
+    yield "slow", near(network(lambda z: 1e-5 * z), weights(**wide), x, 1e-13), 0.02
     yield "sums", near(sums, weights(W=(4, 6), k=(3,), v=(2,)), x, 1e-5), 0.002
 
 
@@ -147,7 +148,7 @@ QUICK = ("tanh", "relu", "attention", "norm", "largest", "stuck", "through", "su
 
 
 def test_there_are_more_than_twenty_proofs():
-    assert len(PROOFS) == 24
+    assert len(PROOFS) == 25
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_a_proof_is_accepted(name, tmp_path):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("proofs")
-    for name in ("tanh", "stuck", "relu", "through"):
+    for name in ("tanh", "stuck", "relu", "through", "cube", "slow"):
         proved(name).save(folder / f"{name}.json")
     return folder
 
@@ -211,19 +212,101 @@ def operation(kind, **new):
     return change
 
 
-def turned(body, arrays):
+def turned(body, _):
     """The branches that were not taken."""
+    for op in comparisons(body):
+        op["name"] = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}[op["name"]]
+
+
+def comparisons(body):
+    return [op for program in body["programs"] for op in program["operations"]
+            if op["kind"] == "compare"]  # fmt: skip
+
+
+def undecided(body, arrays):
+    """Truth values as constants: a choice that no comparison makes, and no kink limits."""
+    size = comparisons(body)[0]["size"]
+    arrays["truth"] = (np.arange(size) % 2).astype(float)
+    for op in comparisons(body):
+        op.update(kind="constant", inputs=[], radius=0.0, arrays={"value": "truth"})
+
+
+def half_true(body, _):
+    for op in comparisons(body):
+        op.update(kind="mul")
+
+
+def negative_radius(body, arrays):
+    """An output plus 0 within -1e-3: what is enclosed shrinks."""
     for program in body["programs"]:
-        for op in program["operations"]:
-            if op["kind"] == "guard":
-                arrays[op["arrays"]["sign"]] = -arrays[op["arrays"]["sign"]]
+        size = program["operations"][program["output"]]["size"]
+        arrays[f"zero{size}"] = np.zeros(size)
+        number = len(program["operations"])
+        program["operations"] += [
+            {"kind": "constant", "inputs": [], "size": size, "radius": -1e-3,
+             "arrays": {"value": f"zero{size}"}},
+            {"kind": "add", "inputs": [program["output"], number], "size": size, "arrays": {}},
+        ]  # fmt: skip
+        program["output"] = number + 1
 
 
-def without_side(body, arrays):
-    turned(body, arrays)
-    for name, array in arrays.items():
-        if array.size and (np.abs(array) == 1).all():
-            arrays[name] = 0 * array
+def rate(by):
+    """A proved factor that is farther from 1."""
+
+    def change(body, _):
+        body["rate"] = [1 - by * (1 - x) for x in body["rate"]]
+
+    return change
+
+
+def broadcast(kind):
+    """One number plus, times, or compared with many: bounds would lose the root of their number."""
+
+    def change(body, arrays):
+        for program in body["programs"]:
+            ops = program["operations"]
+            size, number = ops[program["output"]]["size"], len(ops)
+            arrays[f"one{size}"], arrays["first"] = np.ones(3 * size), np.arange(1)
+            ops += [
+                {"kind": "take", "inputs": [program["output"]], "size": 1, "fill": 0.0,
+                 "arrays": {"index": "first"}},
+                {"kind": "constant", "inputs": [], "size": 3 * size, "radius": 0.0,
+                 "arrays": {"value": f"one{size}"}},
+                {"kind": kind, "inputs": [number, number + 1], "size": 3 * size, "arrays": {},
+                 "name": "lt"},
+            ]  # fmt: skip
+
+    return change
+
+
+def moving_choice(body, arrays):
+    """A truth value times a weight that is 1 now: the choice changes as the weight does."""
+    W = arrays[body["weights"][0]]
+    W[0], arrays["first"], arrays["unit"] = 1.0, np.arange(1), np.ones(1)
+    for program in body["programs"]:
+        ops, number = program["operations"], len(program["operations"])
+        weight = next(k for k, op in enumerate(ops) if op["kind"] == "weight" and not op["block"])
+        out = program["output"]
+        ops += [
+            {"kind": "take", "inputs": [weight], "size": 1, "fill": 0.0,
+             "arrays": {"index": "first"}},
+            {"kind": "constant", "inputs": [], "size": 1, "radius": 0.0,
+             "arrays": {"value": "unit"}},
+            {"kind": "compare", "inputs": [number + 1] * 2, "size": 1, "arrays": {}, "name": "eq"},
+            {"kind": "mul", "inputs": [number, number + 2], "size": 1, "arrays": {}},
+            {"kind": "select", "inputs": [number + 3, out, out], "size": ops[out]["size"],
+             "arrays": {}},
+        ]  # fmt: skip
+        program["output"] = number + 4
+
+
+def whole_numbers(kind):
+    """The negative of the least whole number is itself, and long ones are rounded."""
+
+    def change(body, arrays):
+        arrays[body[kind][0]] = np.full_like(arrays[body[kind][0]], -(2.0**63)).astype(np.int64)
+
+    return change
 
 
 def outer_changed(body, _):
@@ -254,9 +337,11 @@ TAMPERED = {
     "a radius beyond the kink": ("relu", put("radius", 1.0)),
     "an operation": ("tanh", operation("unary", name="sin")),
     "the other branches": ("relu", turned),
-    "no branch": ("relu", without_side),
+    "no comparison": ("relu", undecided),
+    "a truth value that is none": ("relu", half_true),
     "the rate": ("tanh", put("rate", lambda x: [0.5 * x[0], x[1]])),
     "the limiting risk": ("stuck", put("risk", lambda x: [2 * x[0], 2 * x[1]])),
+    "the limiting risk, a little": ("stuck", put("risk", lambda x: [x[0] - 1e-9, x[1] - 1e-9])),
     "the verdict": ("stuck", put("verdict", "converges")),
     "the scale": ("tanh", put("scale", [0.5, 0.5])),
     "a sample": ("tanh", dropped),
@@ -266,14 +351,39 @@ TAMPERED = {
     "a label in the valley": ("through", nudge("outer_targets", 1e-3)),
     "a long step in the valley": ("through", put("step_size", 2.0)),
     "a wide ball in the valley": ("through", put("radius", 1.0)),
+    "a negative radius": ("tanh", negative_radius),
+    "one number plus many": ("tanh", broadcast("add")),
+    "one number times many": ("tanh", broadcast("mul")),
+    "one number compared with many": ("tanh", broadcast("compare")),
+    "a choice by a weight": ("tanh", moving_choice),
+    "labels in whole numbers": ("tanh", whole_numbers("inner_targets")),
+    "weights in whole numbers": ("tanh", whole_numbers("weights")),
+    "a faster rate": ("slow", rate(1.001)),
+    "a faster rate by one float": (
+        "slow",
+        lambda body, _: body.update(rate=[float(np.nextafter(x, 0)) for x in body["rate"]]),
+    ),
+    "a small constant": ("slow", times("sigma", 1.1)),
+    "a constant of one's own": ("tanh", lambda body, _: body["constants"].update(margin=9.0)),
+    "an exponent": ("cube", operation("power", exponent=2.7)),
+    "an exponent with a half": ("cube", operation("power", exponent=2.5)),
+    "an infinite label": ("tanh", nudge("inner_targets", np.inf)),
+    "a huge radius": ("tanh", put("radius", 10**400)),
 }
+
+
+SAID = {  # why, where another check could hide that this one is missing
+    "one number plus many": "unequal sizes", "one number times many": "unequal sizes",
+    "one number compared with many": "unequal sizes", "a choice by a weight": "truth value",
+    "labels in whole numbers": "floats", "weights in whole numbers": "floats",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TAMPERED)
 def test_a_forger_who_computes_hashes_again_is_found_out(name, written, tmp_path):
     source, change = TAMPERED[name]
     path = edited(written / f"{source}.json", tmp_path / "forged.json", change)
-    with pytest.raises(check.Fails):
+    with pytest.raises(check.Fails, match=SAID.get(name)):
         check.check(path)
 
 
@@ -297,7 +407,7 @@ def test_nothing_is_written_without_a_proof(tmp_path):
         proof.save(tmp_path / "no.json")
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "shoal proof 2"}'])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"format": "shoal proof 3"}'])
 def test_a_malformed_file_is_said_to_be_one(text, tmp_path):
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(check.Fails):

@@ -234,7 +234,9 @@ def test_one_negative_control_of_each_kind_is_decided_the_other_way(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("claim", [c for c in MEASURED if not c.waits], ids=lambda c: c.key)
+@pytest.mark.parametrize(
+    "claim", [c for c in MEASURED if not c.waits and c.seconds < 100], ids=lambda c: c.key
+)
 def test_every_control_passes(claim):
     for number in range(len(claim.controls)):
         assert passes(claim, number), claim.controls[number]

@@ -294,7 +294,8 @@ def test_papers_lists_theorems_settings_and_probes(capsys):
     text = ok(capsys, "papers", "wu2023")
     for name in (*wu2023.PAPER.setting.fields(), *said["probes"]):
         assert name in text
-    assert "23 claims (shoal claims wu2023)" in text
+    assert f"{len(said['claims'])} claims (shoal claims wu2023)" in text
+    assert len(said["claims"]) >= 23
 
 
 def test_data_reports_the_assumptions(capsys):
@@ -332,7 +333,8 @@ def test_every_command_finds_its_work_and_passes_what_it_takes(monkeypatch):
 
     monkeypatch.setattr("shoal.cli.import_module", Spy)
     two = ("show", "query", "export")
-    names = [n for n in app if not n.startswith("-") and n not in ("sweep", "lab", "new", *two)]
+    apart = ("sweep", "lab", "new", "papers", *two)  # these do not go through import_module
+    names = [n for n in app if not n.startswith("-") and n not in apart]
     for words in [*([n, "x"] for n in names if n != "tour"), *([n, "x", "x"] for n in two)]:
         assert main(words) == 0, words
     assert main(["tour"]) == main(["new", "paper", "x"]) == 0
@@ -522,10 +524,10 @@ def test_an_interrupted_ledger_says_how_to_continue(capsys, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("shoal.lab.spending.perform", stop)
+    monkeypatch.setattr("shoal.lab.spending.measured", stop)
     code, out, err = call(capsys, "claims", "wu2023.rank_is_needed", "--until-decided")
     assert (code, out) == (130, "")
-    assert err.endswith("what is finished is kept, and the same command continues.\n")
+    assert err.endswith("every finished batch is kept, and the same command continues.\n")
 
 
 def begun(tmp_path):

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from cyclopts import CycloptsError
 
 from shoal.cli import app, main
+from shoal.errors import InputError
 from shoal.lab.setting import parse_assignments, with_values
 from shoal.papers import PAPERS, paper_of, split_target
 
@@ -129,9 +131,113 @@ def test_commands_in_documents_have_the_right_words(command):
     if words[0] in ("train", "certify") and ".py" not in words[1]:
         target, part = split_target(words[1])
         paper = paper_of(target)
-        values = parse_assignments(words[k + 1] for k, word in enumerate(words) if word == "--set")
-        with_values(paper.setting(), values, owner=paper.key).complete()
+        require_settings(paper, words)
         assert words[0] == "train" or paper.theorem_of(part)
+
+
+def require_settings(paper, words):
+    values = parse_assignments(words[k + 1] for k, word in enumerate(words) if word == "--set")
+    with_values(paper.setting(), values, owner=paper.key).complete()
+
+
+# ------------------------------------------------------------------------- statements of the papers
+
+STATEMENTS = ROOT / "docs" / "statements.md"
+
+
+class Row(NamedTuple):
+    """What a paper says, the commands that test it, and what came out."""
+
+    paper: str
+    statement: str
+    commands: list[list[str]]
+    outcome: str
+
+
+def statement_rows(text):
+    """All rows of the tables, with the heading above them."""
+    paper = ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            paper = line.removeprefix("## ")
+        if line.startswith("| ") and not line.startswith("| statement"):
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            assert len(cells) == 3, line
+            commands = [shlex.split(words) for words in re.findall(r"`([^`]+)`", cells[1])]
+            yield Row(paper, cells[0], commands, cells[2])
+
+
+def require_known(words):
+    """Refuse a command that does not parse, or names a claim, figure, theorem or test not there."""
+    if words[0] == "pytest":
+        file, _, name = words[1].partition("::")
+        assert re.search(
+            rf"^def {name.partition('[')[0]}\(", (ROOT / file).read_text(), re.MULTILINE
+        )
+        return
+    program, verb, *rest = words
+    assert program == "shoal"
+    app.parse_args([verb, *rest], exit_on_error=False, print_error=False)
+    target, part = split_target(rest[0])
+    paper = paper_of(target)
+    known = {
+        "claims": [claim.key.removeprefix(f"{paper.key}.") for claim in paper.claims],
+        "reproduce": [figure.key for figure in paper.figures],
+        "certify": [theorem.key for theorem in paper.all_theorems()],
+    }.get(verb, [""])
+    assert part in known, words
+    require_settings(paper, words)
+
+
+def ledger_words():
+    """The verdict of every claim in the ledger's table; of versions, the one that counts."""
+    found = {}
+    for line in (ROOT / "docs" / "ledger.md").read_text().splitlines():
+        key, word = re.search(r"\(`([\w.]+)`;", line), re.search(r"\| \*\*(.+?)\*\*", line)
+        if key and word and word[1] != "superseded":
+            found[key[1]] = word[1]
+    return found
+
+
+def require_true(row, verdicts):
+    """Refuse a row without a command or outcome, and a verdict that is not the ledger's."""
+    assert row.commands, row.statement
+    assert row.outcome, row.statement
+    assert "absent" not in row.outcome
+    assert re.search(r"\((paper|summary|ours)[^()]*\)$", row.statement), row.statement
+    for words in row.commands:
+        require_known(words)
+    said = re.findall(r"\*\*(supported|contradicted)\*\*", row.outcome)
+    claims = [words[2] for words in row.commands if words[1] == "claims"]
+    assert all(word in [verdicts.get(key) for key in claims] for word in said), row.statement
+
+
+def test_every_statement_of_a_paper_has_a_command_and_an_outcome():
+    rows = list(statement_rows(STATEMENTS.read_text()))
+    verdicts = ledger_words()
+    assert {row.paper for row in rows} >= {"wu2023", "song2024", "arda2026", "qin2025"}
+    for row in rows:
+        require_true(row, verdicts)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| It trains (paper) | `shoal claims wu2023.nothing` | claim |",
+        "| It trains (paper) | `shoal reproduce wu2023.nothing` | figure |",
+        "| It trains (paper) | `shoal certify wu2023.theorem_z` | theorem |",
+        "| It trains (paper) | `shoal certify wu2023.theorem_a --set nothing=1` | theorem |",
+        "| It trains (paper) | `shoal nothing wu2023` | claim |",
+        "| It trains (paper) | `pytest tests/test_wu2023.py::test_nothing` | test |",
+        "| It trains (paper) | by hand | claim |",
+        "| It trains (paper) | `shoal claims wu2023.samples_cost` | **contradicted** |",
+        "| It trains | `shoal claims wu2023.samples_cost` | **supported** |",
+    ],
+)
+def test_a_wrong_row_of_statements_is_noticed(line):
+    (row,) = statement_rows(line)
+    with pytest.raises((AssertionError, InputError, CycloptsError)):
+        require_true(row, ledger_words())
 
 
 def test_every_theorem_and_proof_is_documented():

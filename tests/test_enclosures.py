@@ -1,5 +1,7 @@
 """Enclosures of certificates: false ones that were found, their classes, and an attack."""
 
+from fractions import Fraction
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +45,34 @@ def some_formula(x, W):
 
 
 @in_float64
+def test_scattered_sums_contain_the_exact_ones():
+    rng = np.random.default_rng(0)
+    closed = jax.make_jaxpr(lambda x, y: x.at[jnp.array([1, 1, 0, 1, 3])].add(y))(
+        jnp.zeros(5), jnp.zeros(5)
+    )
+    for _ in range(50):
+        x, y = (rng.normal(size=5) * 10.0 ** rng.integers(-12, 12, 5) for _ in range(2))
+        (found,) = enclosed(closed, [x, y])
+        exactly = [Fraction(v) for v in x]
+        for place, v in zip([1, 1, 0, 1, 3], y, strict=True):
+            exactly[place] += Fraction(v)
+        for low, high, true in zip(found.low, found.high, exactly, strict=True):
+            assert Fraction(low) <= true <= Fraction(high)
+        assert found.low[2] == found.high[2] == x[2]  # nothing is added there
+
+
+def test_a_kernel_of_embeddings_that_is_singular_is_not_certified():
+    """Two samples are the same words in another order; floats say that 0 < 6e-16."""
+    E, w = np.random.default_rng(0).standard_normal((2, 4, 4))
+    words = np.array([[0, 1], [1, 0], [2, 2]])
+    model = sh.per_sample(lambda p, x: jnp.tanh(p["E"][x].mean(0)) @ p["w"])
+    setup = sh.setup(model, {"E": E[:3], "w": w[0]}, words, np.array([0.1, 0.2, 0.3]))
+    run = train(setup.with_setting(num_steps=2), step_size=0.01, probes=["kernel_distance"])
+    line = lines(certify(run, "kernel_regime")[0])["kernel is positive: 0 < lambda_min(K_0)"]
+    assert line.holds is None
+
+
+@in_float64
 @pytest.mark.parametrize("size", [1e-6, 1.0, 30.0])
 def test_enclosures_contain_the_value_at_60_digits(size):
     rng = np.random.default_rng(0)
@@ -73,6 +103,27 @@ def test_an_open_comparison_selects_both_branches_and_a_choice_is_exact():
     assert float(choice.low) == float(choice.high)
     assert 0 < float(width.low) < 1e-14
     assert float(formula(jnp.asarray(x))[2]) == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        (lambda x: x**2, 1e-200), (lambda x: x**3, -1e-200), (lambda x: x**-3, 1e200),
+        (lambda x: x**1.5, 1e-300), (jax.nn.sigmoid, -800.0), (jax.nn.sigmoid, -724.0),
+        (jnp.exp, -800.0), (lambda x: jnp.linalg.norm(x), 1e-200),
+    ],
+)  # fmt: skip
+def test_what_vanishes_by_underflow_is_not_called_zero(function, value):
+    """|x| at 1e-200 was [0, 0], so that features of that size counted as none at all."""
+    x = np.array([value])
+    (found,) = enclosed(jax.make_jaxpr(function)(x), [x])
+    low, high = np.ravel(found.low)[0], np.ravel(found.high)[0]
+    if value == -1e-200:
+        assert low < 0 <= high
+    elif value == -724.0:  # subnormal, where SciPy says 0
+        assert low <= np.exp(value) <= high
+    else:
+        assert low <= 0 < high
 
 
 def test_singular_values_of_every_matrix_in_a_ball():
@@ -230,3 +281,27 @@ def test_a_tampered_start_is_seen_by_the_attack():
     import dataclasses
 
     assert verdict(certify(dataclasses.replace(run, risk=bad), "theorem_1")[0]) == "violated"
+
+
+SEEN = np.random.default_rng(5).standard_normal((3, 4))
+TWICE = SEEN[[0, 0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "fate"),
+    [
+        (SEEN, [1e-4, 0, 0], ("holds", "converges")),
+        (TWICE, [0, 1e-4, 0], ("not applicable", "undecided")),  # one input, two labels
+        (TWICE * [[1], [1 + 1e-13], [1]], [1e-4, -1e-4, 0], ("not applicable", "undecided")),
+    ],
+)
+def test_samples_that_look_alike_are_never_certified(inputs, error, fate):
+    rng = np.random.default_rng(6)
+    start = {"W": rng.standard_normal((4, 9)) / 2, "v": rng.standard_normal(9) / 2}
+
+    def model(p, x):
+        return jnp.tanh(x @ p["W"]) @ p["v"]
+
+    setup = sh.setup(model, start, inputs, np.asarray(model(start, inputs)) + error)
+    certified = certify(train(setup, steps=20, step_size=0.02, probes=["+distance"]), "theorem_d0")
+    assert (certified.verdict, sh.prove(setup, 0.02).verdict) == fate

@@ -1,9 +1,13 @@
 import gzip
+import os
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from shoal import files
 from shoal.errors import InputError
 from shoal.files import read_idx, read_idx_images, read_npz
 
@@ -96,3 +100,42 @@ def test_an_npz_larger_than_the_limit_is_refused_before_reading(tmp_path, monkey
     np.savez_compressed(tmp_path / "f.npz", X=np.zeros(10**6))
     with pytest.raises(InputError, match="unpacks to"):
         read_npz(tmp_path / "f.npz")
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    code = (
+        "import os, pathlib, signal\nfrom shoal.files import aside\n"
+        "with aside(pathlib.Path('.')) as place:\n    (place / 'half').write_text('x')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(files.ASIDE)
+    (tmp_path / f"{files.ASIDE}ab_12345").write_text("of an older version")
+    (tmp_path / f"{files.ASIDE}notes").write_text("of the user")
+    files.write_aside(tmp_path / "new", b"content")
+    assert {path.name for path in tmp_path.iterdir()} == {"new", f"{files.ASIDE}notes"}
+
+
+def test_of_two_files_without_room_for_both_none_is_written(tmp_path, monkeypatch):
+    seen = []
+
+    def full(number):
+        seen.append(number)
+        if len(seen) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        files.write_aside(tmp_path / "p.json", b"{}", {".npz": b"arrays"})
+    assert not [*tmp_path.iterdir()]
+    files.write_aside(tmp_path / "p.json", b"{}", {".npz": b"arrays"})
+    assert {path.name for path in tmp_path.iterdir()} == {"p.json", "p.npz"}
+
+
+def test_what_somebody_is_writing_stays(tmp_path):
+    with files.aside(tmp_path) as place:
+        (place / "half").write_text("x")
+        files.write_aside(tmp_path / "new", b"content")
+        assert (place / "half").read_text() == "x"
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]

@@ -2,17 +2,21 @@
 
 import hashlib
 import io
+import json
 import os
 import signal
 import subprocess
 import sys
 
+import numpy as np
 import polars as pl
 import pytest
 
-from shoal import files
+import giants
+import shoal as sh
+from shoal import files, workers
 from shoal.cli import main
-from shoal.disk import asking, sweeps
+from shoal.disk import asking, sweeps, tables
 from shoal.errors import InputError
 
 # ----------------------------------------------------------------------------------------- caches
@@ -157,6 +161,12 @@ def test_a_question_that_explodes_is_a_sentence(sweep_folder, capsys, monkeypatc
     assert "ask for less" in capsys.readouterr().err
 
 
+def test_an_answer_has_an_end(sweep_folder):
+    many = ", ".join(f"runs as t{k}" for k in range(11))  # 4 ** 11 rows of three columns
+    with pytest.raises(InputError, match="4,194,304 rows of 3 columns"):
+        asking.ask(sweep_folder, f"select t0.seed, t1.width, t2.key from {many}")
+
+
 # ----------------------------------------------------------------------------------- forged tables
 
 
@@ -250,26 +260,9 @@ def test_a_process_that_does_not_react_is_ended(number):
 # ----------------------------------------------------------------------------------------- memory
 
 
-GIANTS = [
-    ["train", "wu2023", "--set", "num_tokens=20000"],
-    ["certify", "wu2023.theorem_a", "--set", "num_tokens=100000"],
-    ["train", "wu2023", "--set", "width=100000000"],
-    ["train", "wu2023", "--set", "num_samples=1000000"],
-    ["train", "wu2023", "--seeds", "0-99999", "--set", "width=100000"],
-    ["train", "wu2023", "--steps", "10000000000"],
-    ["train", "song2024", "--set", "num_tokens=100000"],
-    ["train", "song2024", "--set", "num_samples=10000000"],
-    ["train", "arda2026", "--set", "num_samples=100000000"],
-    ["train", "arda2026", "--set", "num_tokens=100000000"],
-    ["train", "qin2025", "--set", "num_tokens=50000"],
-    ["certify", "qin2025.theorem_d", "--set", "width=100000000"],
-    ["train", "qin2025", "--set", "dim=1000000"],
-]
-
-
-@pytest.mark.parametrize("command", GIANTS, ids=" ".join)
-def test_giants_are_refused_with_numbers(capsys, command):
-    assert main(command) == 2
+@pytest.mark.parametrize("command", giants.GIANTS, ids=" ".join)
+def test_giants_are_refused_with_numbers(capsys, command, tmp_path):
+    assert main(giants.with_own_model(command, tmp_path)) == 2
     said = capsys.readouterr().err
     assert "GiB are available" in said
 
@@ -329,6 +322,7 @@ def test_what_xla_could_not_allocate_is_a_sentence(capsys, monkeypatch):
         (["train", "wu2023", "--width", "64"], "--set width=VALUE"),
         (["train", "wu2023", "--out", "/proc/nothing/here"], "choose another --out"),
         (["tour", "--out", "/dev/null/page.html"], "choose another --out"),
+        (["lab", "--no-open", "--out", "/proc/nothing/here"], "choose another --out"),
         (["bench", "--markdown", "/dev/null/x.md"], "choose another --markdown"),
         (["report", __file__], "is not a run folder"),
     ],
@@ -356,3 +350,207 @@ def test_too_few_addresses_are_a_sentence():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     assert "ulimit" in done.stderr
+
+
+def test_a_platform_that_is_not_there_is_a_sentence():
+    words = [sys.executable, "-m", "shoal", "papers", "wu2023"]
+    environment = os.environ | {"JAX_PLATFORMS": "cuda"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("shoal: JAX cannot start on JAX_PLATFORMS=cuda")
+
+
+def test_a_variable_that_jax_cannot_read_is_a_sentence():
+    command = [sys.executable, "-m", "shoal", "train", "wu2023", "--steps", "1"]
+    environment = os.environ | {"JAX_ENABLE_X64": "maybe"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("shoal: JAX cannot be loaded (invalid truth value 'maybe'")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("jax_debug_nans", True), ("jax_numpy_dtype_promotion", "strict"),
+        ("jax_transfer_guard", "disallow"), ("jax_check_tracer_leaks", True),
+        ("jax_default_prng_impl", "rbg"), ("jax_threefry_partitionable", False),
+    ],
+)  # fmt: skip
+def test_jaxs_switches_change_no_result(name, value, capsys):
+    import jax
+
+    command = ["train", "wu2023", "--set", "num_samples=3", "--set", "num_tokens=2", "--set",
+               "dim=4", "--set", "width=6", "--steps", "2", "--json"]  # fmt: skip
+    assert main(command) == 0
+    usual = json.loads(capsys.readouterr().out)
+    before = getattr(jax.config, name)
+    jax.config.update(name, value)
+    try:
+        assert main(command) == 0
+        assert getattr(jax.config, name) == value
+    finally:
+        jax.config.update(name, before)
+    assert json.loads(capsys.readouterr().out)["last_risk"] == usual["last_risk"]
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_failure(closed, tmp_path):
+    line = f"{sys.executable} -m shoal new paper mine {closed}"
+    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine.py").is_file()
+
+
+def test_a_pipe_or_a_device_is_never_replaced_by_a_file(tmp_path, capsys):
+    """As root, `--markdown /dev/null` put a file in the place of the device."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    words = ["claims", "wu2023.rank_is_needed", "--markdown", str(pipe)]
+    assert main(words) == 2
+    assert "a device or a pipe" in capsys.readouterr().err
+    with pytest.raises(OSError, match="a device or a pipe"):
+        files.write_aside(pipe, b"")
+    assert pipe.is_fifo()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_full_device_is_a_sentence(tmp_path):
+    words = [sys.executable, "-m", "shoal", "new", "paper", "mine", "--json"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(words, cwd=tmp_path, stdout=full, stderr=-1, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "shoal: OSError: [Errno 28] No space left on device\n"
+
+
+# ------------------------------------------------------------------------------------ users' files
+
+HEAD = "import sys, os, numpy as np, jax.numpy as jnp, shoal as sh\n"
+LINE = "def model(): return sh.setup(lambda w, x: x @ w, np.ones(3), np.eye(3), np.ones(3))\n"
+ENDS = {
+    "on import": "sys.exit(0)",
+    "in the model": "def model(): raise SystemExit('\x1b[2J bye')",
+    "in the function": "def f(w, x): sys.exit(5)\n"
+    "def model(): return sh.setup(f, np.ones(3), np.eye(3), np.ones(3))",
+    "in a way of its own": "class Odd(BaseException): pass\nraise Odd('x')",
+}
+
+
+@pytest.mark.parametrize("where", ENDS)
+def test_a_file_that_ends_the_process_is_a_sentence(where, tmp_path, capsys):
+    (tmp_path / "m.py").write_text(HEAD + ENDS[where])
+    assert main(["train", f"{tmp_path}/m.py:model", "--steps", "2"]) == 2
+    said = capsys.readouterr().err
+    assert "m.py, line" in said
+    assert "ends the command" in said
+    assert "\x1b" not in said
+
+
+def test_a_worker_survives_a_file_that_ends_the_process(tmp_path):
+    (tmp_path / "m.py").write_text("raise SystemExit(3)")
+    task = {"claim": f"{tmp_path}/m.py.x", "seeds": [0], "control": None}
+    (answer,) = workers.spread([task], most=1)
+    assert answer.error == "SystemExit: 3"
+
+
+def test_an_exception_without_words_is_told(tmp_path, capsys):
+    body = "class E(Exception):\n    def __str__(self): raise ValueError\nraise E"
+    (tmp_path / "m.py").write_text(body)
+    assert main(["papers", f"{tmp_path}/m.py"]) == 2
+    assert "E: it has no message" in capsys.readouterr().err
+
+
+def test_what_a_file_prints_is_no_result(tmp_path, capsys):
+    (tmp_path / "m.py").write_text(HEAD + "print('hello')\n" + LINE)
+    assert main(["train", f"{tmp_path}/m.py:model", "--steps", "2", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["paper"] == "model"
+    assert "hello" in err
+
+
+def test_a_file_that_changes_the_folder_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "m.py").write_text(HEAD + "os.chdir('inner')\n" + LINE)
+    assert main(["train", "m.py:model", "--steps", "2", "--out", "run"]) == 0
+    assert (tmp_path / "run" / "run.json").is_file()
+
+
+@pytest.mark.parametrize("value", ["min", "type", "3"])
+def test_what_is_no_model_is_refused(value, tmp_path, capsys):
+    (tmp_path / "m.py").write_text(f"model = {value}")
+    assert main(["train", f"{tmp_path}/m.py:model"]) == 2
+    assert "expected a Setup" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["file", "allow_pickle", "[a]", "", "é.0"])
+def test_blocks_may_have_any_name(name, tmp_path):
+    setup = sh.setup(lambda w, x: x @ w[name], {name: np.ones(3)}, np.eye(3), np.ones(3))
+    run = sh.train(setup.with_setting(train=name or "*"), steps=2)
+    run.save(tmp_path / "run")
+    again = sh.load(tmp_path / "run", setup)
+    np.testing.assert_array_equal(again.params[name], run.params[name])
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\udc80"])
+def test_names_that_no_file_can_hold_are_refused(name):
+    with pytest.raises(InputError, match="cannot be the name"):
+        sh.setup(lambda w, x: x @ w[name], {name: np.ones(3)}, np.eye(3), np.ones(3))
+
+
+# -------------------------------------------------------------------------- small files that unfold
+
+
+def _unfolding(path, **columns):
+    """A table of thirty million equal numbers: some kilobytes."""
+    zeros = pl.select(pl.repeat(0, 3 * 10**7, dtype=pl.Int64).alias("step"))
+    zeros.with_columns(**columns).write_parquet(path)
+    assert path.stat().st_size < 2**18
+
+
+def test_the_footer_tells_how_large_a_table_becomes(tmp_path, monkeypatch):
+    _unfolding(tmp_path / "t.parquet")
+    assert tables.num_values((tmp_path / "t.parquet").read_bytes()) == 3 * 10**7
+    monkeypatch.setattr(tables, "available_memory", lambda: 2.0**28)
+    with pytest.raises(OSError, match=r"takes 0\.224 GiB; at most 0\.125"):
+        tables.read_table(tmp_path / "t.parquet")
+    pl.DataFrame({"curve": [[0.0] * 10**6]}).write_parquet(tmp_path / "t.parquet")
+    assert tables.num_values((tmp_path / "t.parquet").read_bytes()) == 10**6
+
+
+@pytest.mark.parametrize("cut", [0, 4, 9, 30])
+def test_a_footer_that_is_cut_is_refused(cut, tmp_path):
+    pl.DataFrame({"a": [1, 2]}).write_parquet(tmp_path / "t.parquet")
+    content = (tmp_path / "t.parquet").read_bytes()
+    with pytest.raises(OSError, match=r"footer|Parquet"):
+        tables.num_values(content[: -8 - cut] + content[-8:] if cut else content[:-1])
+
+
+def test_forged_steps_are_not_counted_out(tmp_path, capsys):
+    setup = sh.setup("wu2023", num_samples=3, num_tokens=2, dim=4, width=4)
+    sh.train(setup, steps=2).save(tmp_path / "run")
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    about["setting"]["num_steps"] = 10**12  # 7 TiB of numbers of steps
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    assert main(["report", str(tmp_path / "run")]) == 2
+    assert "exactly the steps" in capsys.readouterr().err
+
+
+def test_weights_of_a_paper_may_be_safetensors(tmp_path, capsys):
+    from safetensors.numpy import save_file
+
+    setup = sh.setup("wu2023", num_samples=3, num_tokens=2, dim=4, width=4)
+    weights = {k: np.asarray(W[0]) for k, W in setup.params0._asdict().items()}
+    save_file(weights, tmp_path / "w.safetensors")
+    sizes = ["--set", "num_samples=3", "--set", "num_tokens=2"]
+    words = ["train", "wu2023", *sizes, "--params", str(tmp_path / "w.safetensors"), "--steps", "2"]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["setting"]["width"] == 4
+    head = b'{"W_Q":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}'
+    (tmp_path / "w.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + b"\0")
+    assert main(words) == 2
+    assert "cannot be read as safetensors" in capsys.readouterr().err
+
+
+def test_messages_have_an_end(tmp_path, capsys):
+    files.write_npz(tmp_path / "w.npz", {f"a{k}": np.zeros(1) for k in range(1000)})
+    assert main(["train", "wu2023", "--params", str(tmp_path / "w.npz")]) == 2
+    assert len(capsys.readouterr().err) < 2100

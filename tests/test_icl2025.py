@@ -3,15 +3,18 @@
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
+import mpmath
 import numpy as np
 import pytest
 from scipy.integrate import solve_ivp
 
 import shoal as sh
+from shoal.cli import main
 from shoal.lab.theorem import allowed_steps
-from shoal.papers.icl2025 import levels
+from shoal.papers.icl2025 import PAPER
+from shoal.papers.icl2025 import law as law_of
 from shoal.runtime import in_float64
-from shoal.theory import products, regression, staircase
+from shoal.theory import products, staircase
 
 SPECTRUM = np.array([0.4, 0.3, 0.2, 0.1])
 PRINTED = [1.0, 0.64057971, 0.37737216, 0.2098046, 0.13599507]  # by the authors' notebook
@@ -19,7 +22,7 @@ PRINTED = [1.0, 0.64057971, 0.37737216, 0.2098046, 0.13599507]  # by the authors
 
 def with_law(setup, Lambda, context):
     """A setup with another covariance of the tokens."""
-    law = in_float64(lambda: regression.population(jnp.asarray(Lambda), context))()
+    law = in_float64(lambda: law_of(jnp.asarray(Lambda), context))()
     return setup.replace(problem=jax.tree.map(np.asarray, law))
 
 
@@ -95,24 +98,47 @@ def example_2(sigma, **values):
     return merged(np.diag([1, 0.7, 0.5, 0.3]), 20, [sigma], [sigma * S_2], **values)
 
 
+def constants_at_40_digits(sigma):
+    """Theorem A's constants for example 2, written from the theory page without JAX or float64."""
+    with mpmath.workdps(40):
+        lam, D = [mpmath.mpf(x) for x in ("1", "0.7", "0.5", "0.3")], range(4)
+        gamma = [lam[d] * 21 / 20 + mpmath.fsum(lam) / 20 for d in D]
+        S = mpmath.ones(4) / 8 + mpmath.diag([mpmath.mpf(4 - d) / 10 for d in D])
+        A = mpmath.mpf(sigma) ** 2 * S / mpmath.norm(S, 2)
+        kappa, slope = lam[3] ** 2 * gamma[3], mpmath.norm([x**2 for x in lam])
+        gain = (
+            sum(lam[d] ** 2 * A[d, d] for d in D)
+            - sum(lam[i] * gamma[i] * lam[j] * A[i, j] ** 2 for i in D for j in D) / 2
+        )
+        excess = sum(lam[d] ** 2 / gamma[d] for d in D) / 2 - gain
+        known = max(gain, 0)
+        by_gain = 2 * known / (slope + mpmath.sqrt(slope**2 - 2 * kappa * known))
+        most = mpmath.norm([1 / x for x in gamma]) + mpmath.sqrt(2 * excess / kappa)
+        U = [A[d, d] / mpmath.mpf(sigma) for d in D]
+        free = sum(min(U[d], 1 / (gamma[d] * mpmath.sqrt(most))) ** 2 for d in D)
+        return {"delta_0": gain, "u_-^2 by delta_0": by_gain, "u_-^2 at any scale": free,
+                "kappa": kappa, "mu": 2 * kappa * max(by_gain, free)}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("sigma", "delta", "by_gain", "free"),
     [
-        (0.05, 0.00233133, 0.00203642, 0.00191406),
-        (0.5, 0.2146358264, 0.1880899591, 0.182182),
-        (1.2, 0.724035, 0.639496, 0.583635),
-        (2.0, -1.04996, 0.0, 0.587524),
+        ("0.05", 0.00233133, 0.00203642, 0.00191406),
+        ("0.5", 0.2146358264, 0.1880899591, 0.182182),
+        ("1.2", 0.724035, 0.639496, 0.583635),
+        ("2", -1.04996, 0.0, 0.587524),
     ],
 )
 def test_theorem_a_has_the_worked_constants(sigma, delta, by_gain, free):
-    run = sh.train(example_2(sigma, method="flow"), steps=20, step_size=1.0, probes=[])
+    exact = {name: float(x) for name, x in constants_at_40_digits(sigma).items()}
+    printed = {"delta_0": delta, "u_-^2 by delta_0": by_gain, "u_-^2 at any scale": free}
+    assert {name: exact[name] for name in printed} == pytest.approx(printed, rel=3e-6)
+    run = sh.train(example_2(float(sigma), method="flow"), steps=20, step_size=1.0, probes=[])
     found = sh.certify(run, "theorem_a")
-    c = found[0].constants
     assert found.verdict == "holds"
-    assert float(c["delta_0"]) == pytest.approx(delta, rel=2e-6)
-    assert float(c["u_-^2 by delta_0"]) == pytest.approx(by_gain, rel=3e-6)
-    assert float(c["u_-^2 at any scale"]) == pytest.approx(free, rel=3e-6)
-    if sigma == 0.5:
+    constants = {name: float(found[0].constants[name]) for name in exact}
+    assert constants == pytest.approx(exact, rel=1e-10, abs=1e-300)
+    if sigma == "0.5":
         expected = [1.035364173574, 0.582491575644, 0.294844984074, 0.259184517746, 0.245897747625]
         np.testing.assert_allclose(run.risk[0, [0, 1, 5, 10, 20]], expected, rtol=1e-8)
 
@@ -218,7 +244,7 @@ def test_theorem_b_says_nothing_about_a_spectrum():
 
 def test_the_levels_are_those_that_the_authors_print():
     law = sh.setup("icl2025").problem
-    found = in_float64(lambda: levels(jax.tree.map(jnp.asarray, law)))()
+    found = in_float64(lambda: jax.tree.map(jnp.asarray, law).levels)()
     np.testing.assert_allclose(found, PRINTED, rtol=3e-8)
     expected = [1, 0.640579710145, 0.377372162975, 0.209804595408, 0.135995071598]
     np.testing.assert_allclose(found, expected, rtol=1e-11)
@@ -406,3 +432,37 @@ def test_settings_that_do_not_fit_are_refused():
     ):
         with pytest.raises(sh.InputError, match="expected"):
             sh.setup("icl2025", **wrong)
+
+
+def test_theorems_about_products_are_about_every_two_layer_linear_network():
+    rng = np.random.default_rng(5)
+    X, y = rng.standard_normal((12, 3)), rng.standard_normal(12)
+    start = {"v": 0.3 * rng.standard_normal(4), "W": 0.3 * rng.standard_normal((4, 3))}
+    setup = sh.setup(lambda p, x: x @ p["W"].T @ p["v"], start, X, y, loss="mean_squares")
+
+    def descends(setup, run):
+        root, optimum, best = products.square_form(
+            *(2 * jnp.asarray(t) / len(X) for t in (X.T @ X, X.T @ y, y @ y))
+        )
+        begun = products.Product(root, optimum, best, setup.params0["v"], setup.params0["W"])
+        return products.descends(begun, setup, run)
+
+    run = sh.train(setup, steps=60, step_size=0.01, probes=["gradient_norm"])
+    assert sh.certify(run, descends).verdict == "holds"
+    run.risk[0, 30] *= 1.01
+    assert sh.certify(run, descends).verdict == "violated"
+    long = sh.train(setup, steps=60, step_size=0.3, probes=[])
+    assert sh.certify(long, descends).verdict == "not applicable"
+
+
+def test_training_names_no_theorem_that_needs_samples(capsys):
+    assert main(["train", "icl2025", "--set", "dim=2", "--steps", "2"]) == 0
+    assert "kernel_regime" not in capsys.readouterr().out
+
+
+def test_the_visit_says_what_its_runs_say():
+    visit = PAPER.visit()
+    assert visit.head == ("spectrum", "attention", "theorem", "last risk", "verdict")
+    assert [row[-1] for row in visit.cells] == ["holds", "not applicable", "holds"]
+    assert visit.words == "The exact curve holds; with a spectrum it is not applicable."
+    assert all(len(row) == len(visit.head) for row in visit.cells)

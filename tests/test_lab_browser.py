@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import shoal as sh
-from live import TINY, Served
+from live import OWN, TINY, Served
 from shoal.cli import main
 
 chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
@@ -45,7 +45,7 @@ def chrome(tmp_path_factory):
     flags += " --disable-background-networking --disable-component-update --window-size=1400,1000"
     for flag in (*flags.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     made.set_script_timeout(GUARD)
     yield made
@@ -100,8 +100,48 @@ class Browser:
         """Choose a file, as by the dialog."""
         self.chrome.find_element("id", "data-file").send_keys(str(path))
 
+    def dragged(self, name, content):
+        """Drag a file over the page, and let it go there."""
+        self.run(
+            "const file = new File([new Uint8Array(arguments[1])], arguments[0]);"
+            "const carried = new DataTransfer(); carried.items.add(file);"
+            "for (const kind of ['dragover', 'drop']) document.body.dispatchEvent(new DragEvent("
+            "kind, {bubbles: true, cancelable: true, dataTransfer: carried}));",
+            name, list(content),
+        )  # fmt: skip
+
+    def press(self, *keys):
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.chrome).send_keys(*keys).perform()
+
+    def tab_to(self, condition):
+        """Press Tab until the element that has the focus is the one that is meant."""
+        from selenium.webdriver.common.keys import Keys
+
+        seen = []
+        for _ in range(150):
+            self.press(Keys.TAB)
+            seen.append(self.run("return document.activeElement.id"))
+            if self.run(f"const it = document.activeElement; return {condition}"):
+                return
+        raise AssertionError(f"never reached {condition}: {seen}")
+
     def errors(self):
         return [e for e in self.chrome.get_log("browser") if e["level"] == "SEVERE"]
+
+    def requests(self):
+        """Addresses that were asked for since the last call, also those that were refused."""
+        events = [json.loads(e["message"])["message"] for e in self.chrome.get_log("performance")]
+        sent = [e["params"] for e in events if e["method"] == "Network.requestWillBeSent"]
+        return [event["request"]["url"] for event in sent]
+
+    def narrow(self):
+        """A telephone, until the test ends."""
+        self.chrome.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True},
+        )
 
 
 def drawn(step):
@@ -116,14 +156,13 @@ def drawn(step):
 def browser(chrome, lab):
     page = Browser(chrome, lab)
     chrome.set_window_size(1400, 1000)
-    page.errors()  # those of earlier tests
+    page.errors(), page.requests()  # those of earlier tests
     yield page
+    chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     assert page.errors() == []
-    others = page.run(
-        "return performance.getEntriesByType('resource').map((e) => e.name)"
-        ".filter((name) => !name.startsWith(location.origin))"
-    )
-    assert others == []
+    asked = page.requests()
+    assert [url for url in asked if url.startswith(lab.origin)]
+    assert [url for url in asked if not url.startswith((lab.origin, "data:", "blob:"))] == []
 
 
 def address(values=TINY, **more):
@@ -151,22 +190,16 @@ def test_a_visit_curve_gauges_slider_reload_and_a_narrow_screen(browser):
     browser.until(
         "document.querySelectorAll('#hypotheses .both')[2].textContent !== " + json.dumps(before)
     )
-    assert "s.label_scale=" in browser.run("return location.hash")
+    browser.until("location.hash.includes('s.label_scale=')")
 
     browser.open(address(at=20))  # the link of the first run
     browser.finished()
     assert browser.curve() == [steps, risk]
 
-    browser.chrome.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True},
-    )
-    try:
-        browser.open(address(at=20))
-        browser.finished()
-        assert browser.run("return document.documentElement.scrollWidth") <= 390
-    finally:
-        browser.chrome.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.narrow()
+    browser.open(address(at=20))
+    browser.finished()
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
 
 
 # ----------------------------------------------------------------------------------- long visits
@@ -230,6 +263,34 @@ def check_story(browser, number, count):
         assert browser.curve()[1][-1] < 1e-6
 
 
+SMALL = {
+    "song2024": {"num_samples": "3", "num_tokens": "2", "dim": "4"},
+    "arda2026": {"num_samples": "3", "num_tokens": "2", "dim": "4", "num_heads": "4"},
+    "qin2025": {"num_samples": "2", "num_tokens": "2", "dim": "4", "width": "5", "key_dim": "2"},
+    "icl2025": {"num_samples": "3", "dim": "2", "context": "3"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [*SMALL, "own"])
+def test_every_model_plays_and_fits_a_telephone(browser, target):
+    from shoal.live.desk import EXAMPLE
+
+    browser.narrow()
+    values = SMALL.get(target, {}) | {"num_steps": "6"}
+    browser.open(address(values, target=EXAMPLE if target == "own" else target, at=6))
+    browser.finished()
+    steps, risk = browser.curve()
+    assert steps[-1] == 6
+    assert all(value > 0 for value in risk)
+    browser.until("document.querySelectorAll('#hypotheses .gauge').length")
+    browser.until("document.getElementById('formula').textContent.length")
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    browser.run("document.getElementById('settings-fold').open = true")
+    browser.run("document.getElementById('more').open = true")
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+
+
 @pytest.mark.slow
 def test_settings_and_step_size_change_while_it_runs(browser):
     values = TINY | {"num_steps": "2000"}
@@ -291,7 +352,9 @@ def test_pin_and_compare_and_the_link_brings_pins_back(browser):
 def test_the_copied_command_gives_the_same_final_risk(browser, tmp_path, monkeypatch, capsys):
     browser.open(address(TINY | {"label_scale": "0.7"}, at=20, seed=3))
     browser.finished()
-    line = browser.text("command")
+    browser.until("document.getElementById('command').textContent.includes('seeds 3')")
+    browser.click("copy-command")
+    line = browser.until("lab.copied")
     assert line.startswith("shoal certify wu2023.theorem_a")
     monkeypatch.chdir(tmp_path)
     assert main([*shlex.split(line)[1:], "--out", "again"]) == 0
@@ -316,7 +379,7 @@ def test_own_data_a_hostile_file_and_hostile_names(browser, tmp_path):
     browser.drop(evil)
     browser.until("document.getElementById('alert').textContent.includes('cannot be read')")
     assert len(browser.errors()) == 1  # the refusal itself, 422
-    browser.drop(good)
+    browser.dragged(good.name, good.read_bytes())
     browser.until("document.getElementById('data-note').textContent.includes('X 4 × 3 × 5')")
     browser.finished()
     assert "onerror" in browser.text("data-note")
@@ -331,20 +394,74 @@ def test_own_data_a_hostile_file_and_hostile_names(browser, tmp_path):
     assert browser.run("return document.querySelectorAll('#alert img').length") == 0
 
 
+def kill_workers(browser):
+    process = browser.lab.process.pid
+    with open(f"/proc/{process}/task/{process}/children") as file:
+        for child in file.read().split():
+            os.kill(int(child), signal.SIGKILL)
+
+
 @pytest.mark.slow
 def test_a_killed_worker_is_told_and_the_page_goes_on(browser):
     values = TINY | {"num_steps": "100000", "every": "100"}
     browser.open(address(values, at=100000))
     browser.until(drawn(1000))
-    process = browser.lab.process.pid
-    with open(f"/proc/{process}/task/{process}/children") as file:
-        for child in file.read().split():
-            os.kill(int(child), signal.SIGKILL)
+    kill_workers(browser)
     # two workers were killed; the page is told of each, in any order
     browser.until("document.getElementById('alert').textContent.includes('worker ended')")
     assert browser.run("return !document.getElementById('alert').hidden")
     browser.finished()
     assert browser.curve()[0][-1] == 100000
+
+
+@pytest.mark.slow
+def test_what_ends_the_worker_twice_is_not_asked_a_third_time(browser):
+    browser.open(address())
+    browser.until("document.querySelectorAll('#hypotheses .gauge').length")
+    alert = "document.getElementById('alert')"
+    for words in ("goes on where it was", "ended again on these settings"):
+        browser.until(f"{alert}.hidden && lab.status?.at === 0")
+        browser.run("lab.status = null")
+        kill_workers(browser)
+        browser.until(f"{alert}.textContent.includes({json.dumps(words)})")
+    browser.click("play")
+    browser.finished()
+    assert browser.run(f"return {alert}.hidden")
+
+
+@pytest.mark.slow
+def test_a_model_that_never_ends_is_stopped_by_its_button(chrome, tmp_path):
+    (tmp_path / "mine.py").write_text(OWN)
+    own = Served(tmp_path, f"{tmp_path}/mine.py:model", "--set", "num_steps=4")
+    page = Browser(chrome, own)
+    page.open()
+    page.finished()
+    page.set("set-fault", "loop")
+    page.until("document.querySelector('#worker button')")
+    page.run("document.querySelector('#worker button').click()")
+    page.until("document.getElementById('alert').textContent.includes('Stopped')")
+    page.set("set-fault", "none")
+    page.until("document.getElementById('alert').hidden && lab.status?.total === 4")
+    page.click("play")
+    page.finished()
+    own.close()
+
+
+@pytest.mark.slow
+def test_the_browsers_own_back_returns_to_the_model_before(browser):
+    browser.open(address(at=20))
+    browser.finished()
+    first = browser.curve()
+    browser.set("target", "icl2025")
+    browser.until("location.hash.includes('target=icl2025') && lab.status?.at === 0")
+    browser.chrome.back()
+    browser.until("document.getElementById('target').value === 'wu2023'")
+    browser.finished()
+    assert browser.curve() == first
+    browser.chrome.get("about:blank")
+    browser.chrome.back()  # a page that the browser kept has lost its stream
+    browser.finished()
+    assert browser.curve() == first
 
 
 @pytest.mark.slow
@@ -366,33 +483,36 @@ def test_two_tabs_do_not_disturb_each_other(browser):
 
 
 @pytest.mark.slow
-def test_everything_is_reached_by_the_keyboard(browser):
-    from selenium.webdriver.common.action_chains import ActionChains
+def test_everything_is_done_by_the_keyboard(browser):
     from selenium.webdriver.common.keys import Keys
 
     browser.open(address())
     browser.until("document.querySelectorAll('#first-controls .control').length")
     browser.until("document.querySelectorAll('#hypotheses .gauge').length")
-    seen = []
-    browser.run("document.body.focus()")
-    for _ in range(150):
-        ActionChains(browser.chrome).send_keys(Keys.TAB).perform()
-        name = browser.run("return document.activeElement.id || document.activeElement.tagName")
-        if name in seen and name == seen[0]:
-            break
-        seen.append(name)
     wanted = "target stories step-box step-slider seed set-width set-label_scale play step restart"
-    wanted += " pin prove theorems copy-command save"
-    assert set(wanted.split()) <= set(seen)
-    browser.run("document.getElementById('middle').focus()")
-    ActionChains(browser.chrome).send_keys("s").perform()
+    for name in (wanted + " pin prove theorems copy-command save").split():
+        browser.tab_to(f"it.id === '{name}'")
+    browser.tab_to("it.id === 'step'")
+    browser.press(Keys.ENTER)
     browser.until("document.getElementById('status').textContent.startsWith('step 1 of 20')")
-    ActionChains(browser.chrome).send_keys(" ").perform()
+    browser.tab_to("it.id === 'play'")
+    browser.press(Keys.SPACE)
     browser.finished()
-    slider = SLIDER
-    browser.run(f"{slider}.focus()")
-    ActionChains(browser.chrome).send_keys(Keys.ARROW_RIGHT).perform()
+    browser.tab_to("it.id === 'set-label_scale'")
+    browser.tab_to("it.type === 'range'")  # its slider is the next stop
+    browser.press(Keys.ARROW_RIGHT)
     browser.until("location.hash.includes('s.label_scale=1.1')")
+    # when nothing is selected, single letters do it
+    browser.open(address())
+    browser.until("lab.status?.total === 20")
+    browser.press("s")
+    browser.until("document.getElementById('status').textContent.startsWith('step 1 of 20')")
+    browser.press(" ")
+    browser.finished()
+    browser.press("p")
+    browser.until("document.querySelectorAll('#pins .pinned').length === 1")
+    browser.press("r")
+    browser.until("document.getElementById('status').textContent.startsWith('step 0 of 20')")
 
 
 @pytest.mark.slow

@@ -11,16 +11,17 @@ import zipfile
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shoal as sh
-from live import TINY, Served, joined
+from live import OWN, TINY, Served, joined
 from shoal.cli import main
 from shoal.errors import InputError
 from shoal.live.board import MOST_BYTES, MOST_PAGES, Board, Page
 from shoal.live.state import State, command, read_state
 from shoal.live.worker import Inbox
+from shoal.workers import absolute_target
 
 pytest.importorskip("starlette", reason="the extra lab is not installed")
 pytest.importorskip("uvicorn", reason="the extra lab is not installed")
@@ -160,7 +161,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from([*State._fields, "other"]), json_values))
 def test_a_state_is_read_or_refused_in_words(given_state):
     try:
@@ -281,6 +282,31 @@ def test_a_worker_that_is_killed_is_started_again_and_pages_are_told(lab):
     page.look(number=2)
     page.until("gauges", lambda m: m["number"] == 2)
     page.close()
+
+
+def test_a_file_of_the_user_may_print_exit_and_change(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN)
+    target, quick = absolute_target(f"{file}:model"), {"num_steps": "2"}
+    own = Served(tmp_path, target)
+    page = own.page()
+
+    def first_risk(number):
+        page.look(quick, number, target)
+        page.until("gauges", lambda m: m["number"] == number)
+        page.tell("go", to=2)
+        return joined(page.until("status", lambda m: m["finished"]))[1][0]
+
+    before = first_risk(1)
+    page.look(quick | {"fault": "exit"}, 2, target)
+    assert "SystemExit" in page.until("error")[-1]["text"]
+    file.write_text(OWN.replace("0.5 *", "0.75 *"))
+    assert page.until("ended")[-1]["changed"]
+    assert first_risk(3) != before
+    page.close()
+    assert own.close() in (0, 143)
+    assert "traced\n" in own.errors
+    assert not [line for line in own.errors if "Traceback" in line]
 
 
 def _children(process):

@@ -12,8 +12,8 @@ LAYERS = (
     {
         "errors", "_typing", "trees", "linalg", "losses", "methods", "models", "training",
         "problems", "files", "figures", "fits", "tuning", "inits", "attention", "certificates",
-        "jsons", "runtime", "native", "pathfinder", "reviews", "theory", "interop",
-        "diagnostics", "verified", "check", "evidence",
+        "jsons", "runtime", "native", "fused", "mnist", "pathfinder", "reviews", "theory",
+        "interop", "diagnostics", "verified", "check", "evidence",
     },
     {"lab"},
     {"papers", "door"},

@@ -222,16 +222,12 @@ def spend(entries, most=10_000):
     return order
 
 
-def test_controls_come_first_then_pilots_then_what_is_nearest():
+def test_what_is_nearest_in_seconds_comes_first_and_controls_before_their_claim():
     claims = [claim_of("demo.b", seconds=2.0), claim_of("demo.a", seconds=1.0)]
     entries = [entry_of(claim, k) for k, claim in enumerate(claims)]
     order = spend(entries)
-    assert order[:4] == [
-        ("demo.a", 0, 8),
-        ("demo.a", None, 8),
-        ("demo.b", 0, 8),
-        ("demo.b", None, 8),
-    ]
+    alone = [(0, 8), (None, 8), (None, 9)]  # a control, the pilot, and the rest at once
+    assert order == [("demo.a", *job) for job in alone] + [("demo.b", *job) for job in alone]
     assert spending.decided(entries) == [True, True]
     assert [len(e.result["effects"]) for e in entries] == [17, 17]
 
@@ -343,6 +339,7 @@ def test_a_claim_s_whole_life_on_the_command_line(shoal, tmp_path):
     assert "E for" in spent.err
     spent = shoal(TOY, "--until-decided", "--out", "pages", "--markdown", "ledger.md")
     assert "3 of 3 decided" in spent.err
+    assert shoal(TOY, "--list").out.count("supported") == 3
     told = shoal(f"{TOY}.learns").out
     assert "Supported: decades of risk lost is above 1 in 17 of 17 draws" in told
     assert "Rule: supported if" in told
@@ -401,7 +398,7 @@ def test_a_claim_that_fails_does_not_stop_the_others(tmp_path, capsys):
                      control={"a": 2})  # fmt: skip
     with LedgerFolder(tmp_path) as folder:
         entries = [entry_of(bad), entry_of(claim_of(), 1)]
-        claiming._spend(folder, entries, math.inf, None)
+        claiming._spend(folder, entries, math.inf, None, claiming.Hands(None, {}))
     said = capsys.readouterr().err
     assert "demo.bad is left out: TypeError: got multiple values" in said
     assert "1 of 1 decided" in said
@@ -476,6 +473,18 @@ def test_every_state_of_a_claim_has_a_page(tmp_path):
     assert pages.markdown(found, []).count("\n| ") == 5
 
 
+def test_a_page_says_what_is_doubtful(tmp_path):
+    claim = claim_of("demo.against", mean=-3.0, control=None, controls=[Control({"mean": -4.0})])
+    (record,) = ledger.records([passed(entry_of(claim, count=17))])
+    assert record["verdict"]["word"] == "contradicted"
+    said = " ".join(pages.doubts(record))
+    assert "no positive control" in said
+    assert "not been repeated" in said
+    positive = record["controls"][0] | {"sort": "positive"}
+    said = " ".join(pages.doubts(record | {"controls": [*record["controls"], positive]}))
+    assert "no positive control" not in said
+
+
 def test_a_share_of_draws_is_told_as_a_share(tmp_path):
     rare = make_claim("demo.rare", "S.", lambda d, s: [float(seed % d["every"] == 0) for seed in s],
                       above(0.5, "1 if so, else 0,", share=Fraction(1, 20)), source="ours",
@@ -483,8 +492,7 @@ def test_a_share_of_draws_is_told_as_a_share(tmp_path):
     (record,) = ledger.records([entry_of(rare, count=8)])
     assert "in 2 of 8 draws; 25.0% of draws, 95 % sequence" in pages.sentence(record)
     assert pages.rule_text(record) == (
-        "supported if 1 if so, else 0, is above 0.5 in more than 5 % of draws; "
-        "contradicted if in fewer"
+        "supported if so in more than 5 % of draws; contradicted if in fewer"
     )
     assert pages.effect_text(record) == "1 if so, else 0"
 

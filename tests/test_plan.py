@@ -105,8 +105,8 @@ def test_a_paper_without_widths_has_no_plan(tmp_path):
 def test_the_command_draws_and_reports(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
-        "shoal.cli.planning._ask",
-        known({"trains": lambda n, s: 4 * n, "certified": lambda n, s: 16 * n**2}),
+        "shoal.cli.planning._asking",
+        lambda _: known({"trains": lambda n, s: 4 * n, "certified": lambda n, s: 16 * n**2}),
     )
     words = ["plan", TOY, "--samples", "2,4,8", "--seeds", "3"]
     assert main([*words, "--json"]) == 0

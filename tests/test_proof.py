@@ -137,7 +137,15 @@ FALSE = {
     "relu dies on the way": (lambda p, x: x * jax.nn.relu(p["w"]), 0.05, -0.1),
     "an absolute value is not negative": (lambda p, x: x * jnp.abs(p["w"]), 0.05, -0.05),
     "a saddle": (lambda p, x: x * (p["w"] ** 2 + 1), 0.0, 3.0),
-}
+    "a truth value times a weight": (lambda p, x: x * (p["w"] > 0) * p["w"], 0.3, -0.2),
+    "a choice that ends": (lambda p, x: jnp.where(p["w"] > 0.4, p["w"], 7.0) * x, 0.5, 0.3),
+    "a choice by equality": (lambda p, x: jnp.where(p["w"] == 0.5, p["w"], 7.0) * x, 0.5, 0.49),
+    "a clipped weight": (lambda p, x: x * jnp.clip(p["w"], 0.0, 1.0), 0.9, 1.1),
+    "a tiny square": (lambda p, x: x * p["w"] ** 2, 1e-9, -1e-18),
+    "a huge scale": (lambda p, x: x * 1e-300 * (1e150 * p["w"]) ** 2, 1e-9, -1e-18),
+    "a saturated softmax": (
+        lambda p, x: x * jax.nn.softmax(1e4 * p["w"] * jnp.array([1.0, 2.0]))[0], 1.0, -1e-3),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FALSE)
@@ -308,11 +316,12 @@ def test_the_command_line(tmp_path, capsys):
     assert "checked: converges" in capsys.readouterr().out
     text = (tmp_path / "p.json").read_text().replace('"step_size": 0.3', '"step_size": 0.4')
     (tmp_path / "p.json").write_text(text)
-    with pytest.raises(SystemExit) as ended:
-        main(["check", str(tmp_path / "p.json")])
-    assert ended.value.code == 1
+    assert main(["check", str(tmp_path / "p.json")]) == 1
     assert main(["check", str(tmp_path / "none.json")]) == 2
     assert main(["prove"]) == 2
+    capsys.readouterr()
+    assert main(["prove", target, "--set", "step_size=0.3", "--steps", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] is None  # the initial weights only
 
 
 @pytest.mark.slow  # test_replay has a quick one

@@ -487,9 +487,10 @@ def test_the_registered_steps_are_the_best_on_the_tuning_seeds():
 
 
 def test_all_claims_and_figures_are_registered():
-    assert len(PAPER.claims) == 24
+    assert len(PAPER.claims) == 27
     assert [figure.key for figure in PAPER.figures] == [
         "conditioning", "depth", "training", "steps", "rate", "layers", "stability", "certificate",
+        "singular_values",
     ]  # fmt: skip
     assert [theorem.key for theorem in PAPER.theorems] == ["theorem_d", "theorem_d0"]
 

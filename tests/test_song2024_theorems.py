@@ -342,6 +342,25 @@ def test_with_as_many_outputs_as_tokens_only_the_gaussian_is_certified():
     assert verdict(certificate) == Verdict.HOLDS
 
 
+@pytest.mark.parametrize("kernel", ["softmax", "gaussian"])
+@pytest.mark.parametrize(("share", "expected"), [(1.0, "holds"), (10.0, "not applicable")])
+def test_theorem_3_holds_for_labels_beside_the_outputs_and_not_ten_times_as_far(
+    kernel, share, expected
+):
+    setup = sh.setup("song2024", kernel=kernel, labels="near", near_share=share, num_steps=30)
+    run = sh.train(setup, step_size="theorem_3")
+    far = np.linalg.norm(outputs_of(setup) - np.asarray(setup.problem.y))
+    threshold = sh.certify(run, "theorem_3")[0].constants["threshold"]
+    np.testing.assert_allclose(far**2 / 2, 0.999 * share**2 * threshold, rtol=1e-6)
+    assert sh.certify(run, "theorem_3").verdicts == [expected]
+
+
+@pytest.mark.parametrize("wrong", [{"num_heads": 2}, {"near_share": 2.0, "labels": "gaussian"}])
+def test_near_labels_are_for_one_head_and_their_distance_for_near_labels(wrong):
+    with pytest.raises(sh.InputError, match="near"):
+        sh.setup("song2024", **({"labels": "near"} | wrong))
+
+
 def test_tied_weights_leave_theorem_3_nothing_to_say():
     start = square_outputs("gaussian", tied=True)
     c = bounds.query_constants(one_of(start))

@@ -323,8 +323,8 @@ def test_no_fixed_limit_is_claimed_at_one_half():
 
 
 def test_claims_and_figures_are_all_there():
-    assert len(PAPER.claims) == 23
-    assert len(PAPER.figures) == 8
+    assert len(PAPER.claims) == 40
+    assert len(PAPER.figures) == 12
 
 
 @pytest.mark.slow

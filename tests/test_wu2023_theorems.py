@@ -14,10 +14,11 @@ from shoal.certificates import Verdict, read_hypothesis, readings
 from shoal.lab.engine import per_start
 from shoal.lab.run import train
 from shoal.lab.setup import paper_setup
+from shoal.lab.study import fresh_setup
 from shoal.lab.theorem import allowed_steps, certify
 from shoal.papers.wu2023 import theorems
+from shoal.papers.wu2023.drawn_widths import drawn_starts, smallest_drawn
 from shoal.papers.wu2023.model import CERTIFIABLE, PAPER, Weights, attention, features
-from shoal.papers.wu2023.studies import smallest_certified
 from shoal.problems import Problem
 
 EYE = jnp.eye(2)
@@ -379,15 +380,33 @@ def test_units_that_are_not_in_use_leave_the_certificate_as_it_is():
         assert float(c[name]) == pytest.approx(float(d[name]), rel=1e-9), name
 
 
-def test_the_smallest_certified_width_is_that_of_networks_of_each_width():
-    values = CERTIFIABLE | {"num_samples": 2, "dim": 16, "label_scale": 0.05, "width": 1024}
-    widths = np.array([16.0, 64.0, 256.0, 1024.0])
-    found = per_start(paper_setup(PAPER, values), smallest_certified, widths)
-    alone = [
-        per_start(paper_setup(PAPER, values | {"active": int(w)}), theorems.flow_is_certified)[0]
-        for w in widths
+def test_drawn_starts_have_the_numbers_of_networks_of_that_width():
+    values = {"num_samples": 4, "dim": 16, "label_scale": 0.3, "score_exponent": 0.5}
+    drawn = [drawn_starts(values, seed, np.array([256.0])) for seed in range(24)]
+    setup = fresh_setup(PAPER, CERTIFIABLE | values | {"width": 256}, seeds=range(24))
+    names = ("E_0", "alpha", "norm_F", "q_0", "k_0", "v_0", "o_0", "rho", "c_X", "tau_0", "R")
+    built = per_start(setup, lambda one: {k: theorems.start_constants(one)[k] for k in names})
+    for name in names:
+        one, other = np.array([d[name][0] for d in drawn]), np.asarray(built[name])
+        if name in ("rho", "tau_0", "R"):  # these do not depend on the draw
+            np.testing.assert_allclose(one, other, rtol=1e-9, err_msg=name)
+            continue
+        error = np.sqrt((one.var() + other.var()) / 24) + 0.01 * other.mean()
+        assert abs(one.mean() - other.mean()) < 4 * error, name
+
+
+def test_the_drawn_certified_width_is_where_theorem_b_begins_to_apply():
+    values = {"num_samples": 2, "dim": 16, "label_scale": 0.05, "score_exponent": 1.0}
+    widths = np.array([64.0, 128.0, 256.0, 512.0, 1024.0])
+    drawn = [smallest_drawn(values, seed, "flow", widths) for seed in range(12)]
+    given = CERTIFIABLE | values | {"width": 1024}
+    starts = [fresh_setup(PAPER, given | {"active": int(w)}, seeds=range(12)) for w in widths]
+    applies = np.array([per_start(one, theorems.flow_is_certified) for one in starts])
+    built = [
+        int(np.flatnonzero(~column)[-1]) + 1 if not column.all() else 0 for column in applies.T
     ]
-    assert 0 < alone.index(True) == found[0]
+    assert 0 < np.median(built) < 5
+    assert abs(np.median(drawn) - np.median(built)) <= 1
 
 
 def output_size(setup):

@@ -25,8 +25,8 @@ def softmax_pullback(
 
 # ------------------------------------------------------- kernels of queries and keys (song2024)
 
-Mask = Float[Array, " n"] | None
-"""1 for a token, 0 for padding; nobody attends to padding."""
+Mask = Float[Array, " n"] | Float[Array, "n n"] | None
+"""1 for a token, 0 for padding; nobody attends to padding. A matrix: which query sees which key."""
 
 
 def dot_scores(Q: Float[Array, "*h n k"], K: Float[Array, "*h m k"]) -> Float[Array, "*h n m"]:
@@ -63,7 +63,7 @@ MASKED_SCORE = -1e9
 def _masked(scores: Float[Array, "*h n m"], mask: Mask, masked: float) -> Float[Array, "*h n m"]:
     if mask is None:
         return scores
-    shape = (1,) * (scores.ndim - 1) + mask.shape
+    shape = (1,) * (scores.ndim - mask.ndim) + mask.shape
     return jnp.where(mask.reshape(shape) > 0, scores, masked)
 
 

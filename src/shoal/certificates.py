@@ -24,13 +24,14 @@ class Inequality(NamedTuple):
 
     ``resolution`` is the absolute rounding level of what was recorded (e.g. of a risk near zero).
     ``ends`` enclose both sides; they are added by `certify`, and then they decide. A theorem gives
-    the floats.
+    the floats. A conclusion whose own condition fails does not ``apply``: it is not compared.
     """
 
     lhs: Float[Array, "..."] | float
     rhs: Float[Array, "..."] | float
     resolution: Float[Array, "..."] | float = 0.0
     ends: Ends | None = None
+    applies: Any = True
 
 
 def condition(true: Any) -> Inequality:
@@ -40,6 +41,15 @@ def condition(true: Any) -> Inequality:
     (0.0, 0.5)
     """
     return Inequality(1.0 - 1.0 * true, 0.5)
+
+
+def is_condition(lhs: float | None, rhs: float | None) -> bool:
+    """Whether these are the sides of a `condition`, which is shown as a yes or a no.
+
+    >>> is_condition(0.0, 0.5), is_condition(0.2, 0.5)
+    (True, False)
+    """
+    return rhs == 0.5 and lhs in (0.0, 1.0)
 
 
 SMALLEST = float(np.finfo(np.float64).tiny)
@@ -145,7 +155,7 @@ class _Points(NamedTuple):
 
 def _points(inequality: Inequality | Equality, rtol: float) -> _Points:
     """Floats that nothing encloses are trusted up to ``rtol`` of the larger side."""
-    lhs, rhs, resolution, ends = inequality
+    lhs, rhs, resolution, ends = inequality[:4]
     if ends is None:
         sides = [np.asarray(x, np.float64) for x in (lhs, rhs)]
         if isinstance(inequality, Inequality):
@@ -194,10 +204,15 @@ def read_conclusion(
     """Judge a conclusion: equality is fine, a NaN on either side fails, and so does infinity.
 
     An infinite bound decides nothing, nor does an excess within the enclosures and the resolution.
+
+    >>> read_conclusion("x <= 2, where y < 1", Inequality(1.0, 2.0, applies=False)).relation
+    'not applicable'
     """
+    nan = float("nan")
+    if isinstance(inequality, Inequality) and not np.all(inequality.applies):
+        return Reading(name, nan, nan, None, nan, None, "not applicable")
     if isinstance(inequality, NotChecked):
         (probe,) = inequality.probe
-        nan = float("nan")
         return Reading(name, nan, nan, None, nan, None, f"not checked: {probe} was not recorded")
     p = _points(inequality, rtol)
     with np.errstate(invalid="ignore"):

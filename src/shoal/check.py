@@ -5,15 +5,14 @@ residual, Jacobian and second derivatives again, bounds derivatives on the state
 decides the theorem's inequalities with fractions. NumPy and the standard library only. The theory
 is in docs/theory/prove.md; rules have its numbers. ``python -m shoal.check proof.json`` works too.
 
-The file holds few kinds of operations (`KINDS`). Branches are gone: an entry that a comparison
-chose is simply taken, and a `guard` says which entries must stay apart on the ball.
+The file holds few kinds of operations (`KINDS`). Branches are decided here: a comparison must have
+one outcome on the whole ball.
 """
 
 import hashlib
 import json
 import math
 import sys
-import zipfile
 from fractions import Fraction as Q
 from pathlib import Path
 
@@ -84,6 +83,11 @@ def gamma(a):
     need(n < 30000, "a sum is too long for this checker")
     return (n + 4) * 1.001 * U
 
+def floats(array):
+    """A vector of floats: a long integer would be rounded, and its negative may not exist."""
+    need(array.dtype == np.float64 and array.ndim == 1, "numbers that are not a vector of floats")
+    return array
+
 def full(like, x, r=0.0): return Ball(np.full(like.m.shape, x), r)
 
 def joined(parts, axis=0):
@@ -150,6 +154,9 @@ MADE = {  # functions of these, with sharper bounds than those of their parts
                                        0.5), o), (1.1289041453, 0.7978845609, 0.7787696351)),
 }
 
+COMPARISONS = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+               "eq": np.equal, "ne": np.not_equal}
+
 def apply(name, x):
     value, error, *_ = FUNCTIONS[name]
     m, fixed, slope = value(x.m), np.isneginf(x.m) & (x.r == 0), 1.13
@@ -188,6 +195,7 @@ def times(u, x, order, r=0.0): return mul(u, alone(full(u[0], x, r)), order)
 def shift(u, x): return add(u, alone(full(u[0], x)))
 
 def raised(u, p, order):
+    need(abs(p) in (0.5, *range(100)), "an exponent is neither a small whole number nor 1/2, -1/2")
     slope, bend = (full(u[0], c) * power(u[0], p - k) for k, c in ((1, p), (2, p * (p - 1))))
     return compose(u, power(u[0], p), slope, bend, order)
 
@@ -217,6 +225,22 @@ def join(us):
 
     return [part(k) for k in range(3)]
 
+def compare(op, u, w):
+    """A truth value, 1 or 0; `At.compare` demands that it is decided on the whole ball."""
+    order = (u[0].m > w[0].m) * 1.0 - (u[0].m < w[0].m)
+    return alone(Ball(COMPARISONS[op["name"]](order, 0)))
+
+def select(which, u, w):
+    """The second where the first is 1, the third where it is 0."""
+    need(abs(abs(which[0].m - 0.5) - 0.5) + which[0].r < 1e-9, "a truth value is not 1 or 0")
+    index = np.arange(u[0].m.size) + np.where(which[0].m > 0.5, 0, u[0].m.size)
+    return moved(lambda x: x[..., index], join([u, w]))
+
+def largest(op, u):
+    rows = u[0].m.reshape(op["rows"], -1)
+    at = rows.argmax(1) + np.arange(len(rows)) * rows.shape[1]
+    return moved(lambda x: x[..., at], u)
+
 def dot(op, u, w, order):
     b, m, k, n = op["sizes"]
     return bilinear(lambda x, y: (x.rows(b, m, k) @ y.rows(b, k, n)).on(
@@ -240,6 +264,7 @@ def logsumexp(op, u, order):
 
 def normalised(op, u, order):
     share = op["num"] / op["den"]
+    need(share > 0 and op["offset"] >= 0, "a normalisation with a negative number")
     level = times(total(mul(u, u, order), op["rows"]), share, order, 2 * U * share)
     level = raised(shift(level, op["offset"]), -0.5, order)
     return mul(u, spread(level, op["size"] // op["rows"]), order)
@@ -293,8 +318,10 @@ def root(x):
 def length(x): return up(up(np.sqrt((x**2).sum(-1))))
 def scaled(d, t): return None if d is None else [x * t for x in d]
 
-def both(how, ds):
-    """R2 and R3: jets of sums and of parts that are joined."""
+def hypotenuse(xs): return np.sqrt(sum(x**2 for x in xs))
+
+def both(ds, how=hypotenuse):
+    """R2 and R3: jets of parts that are joined; with how=sum of a sum."""
     ds = [d for d in ds if d is not None]
     return [how(xs) for xs in zip(*ds, strict=True)] if ds else None
 
@@ -357,23 +384,36 @@ class At:
         bend = 1.1547005384 * math.sqrt(up(share)) / s**2
         return composed(at.g[0], up(1 / s), up(bend), up(3 * share / s**3))
 
-    def guard(at):
-        """R6: entry ``left`` of one stays above (sign 1) or below (-1) entry ``right`` of other."""
-        one, other = at.v[0][at.op["left"]], at.v[1][at.op["right"]]
-        apart = at.op["sign"] * (one.m - other.m) * (1 - 1e-12) - up(one.r + other.r)
-        same = len(set(at.op["inputs"])) == 1
-        reach = 1.4142135624 * at.mov[0] if same else at.mov[0] + at.mov[1]
-        need(abs(at.op["sign"]) == 1, "a guard has no side")
-        need(apart > up(reach), "a kink is within reach")
+    def compare(at):
+        """R6: what was compared stays apart; exact constants may be equal, masks are exact."""
+        one, other = at.v
+        masks = np.isneginf(one.m) | np.isneginf(other.m)
+        exact = (one.r == 0) & (other.r == 0) & (at.g[0] is None and at.g[1] is None)
+        apart = abs(one.m - other.m) * (1 - 1e-12) - up(one.r + other.r)
+        need(masks | exact | (apart > up(at.mov[0] + at.mov[1])), "a kink is within reach")
+
+    def largest(at):
+        """R6: the largest of each row stays the largest; exact constants may share the lead."""
+        rows = at.v[0].rows(at.op["rows"], -1)
+        top, here = rows.m.argmax(1)[:, None], np.arange(rows.m.shape[1])[None]
+        m, r = (np.take_along_axis(x, top, 1) for x in (rows.m, rows.r))
+        apart = (m - rows.m) * (1 - 1e-12) - up(r + rows.r) > up(1.4142135624 * at.mov[0])
+        exact = (r == 0) & (rows.r == 0) & (at.g[0] is None)
+        need(apart | exact | (here == top), "the largest of several entries may change")
+        return at.g[0]
+
+    def select(at):
+        need(at.g[0] is None, "a truth value that moves with the weights")
+        chosen = at.v[0].m > 0.5
+        return both([d for d, used in zip(at.g[1:], (chosen, ~chosen), strict=True) if used.any()])
 
 def copies(index): return root(np.bincount(index[index >= 0]).max(initial=0))
 
 KINDS = {  # operation: its value with derivatives (op, operands, order), its jet on the ball
-    "constant": (lambda op, g, o: alone(Ball(op["value"], op["radius"])), lambda at: None),
+    "constant": (lambda op, g, o: alone(Ball(floats(op["value"]), op["radius"])), lambda at: None),
     "take": (lambda op, g, o: take(op, *g), lambda at: scaled(at.g[0], copies(at.op["index"]))),
-    "join": (lambda op, g, o: join(g),
-             lambda at: both(lambda xs: np.sqrt(sum(x**2 for x in xs)), at.g)),
-    "add": (lambda op, g, o: add(*g), lambda at: both(sum, at.g)),
+    "join": (lambda op, g, o: join(g), lambda at: both(at.g)),
+    "add": (lambda op, g, o: add(*g), lambda at: both(at.g, sum)),
     "mul": (lambda op, g, o: mul(*g, o), lambda at: product(*at.g, *at.top)),
     "dot": (lambda op, g, o: dot(op, *g, o), At.dot),
     "unary": (lambda op, g, o: unary(op["name"], *g, o), At.unary),
@@ -382,20 +422,31 @@ KINDS = {  # operation: its value with derivatives (op, operands, order), its je
     "logsumexp": (lambda op, g, o: logsumexp(op, *g, o),
                   lambda at: composed(at.g[0], 1.0, 0.5, 0.27216552697590873)),
     "normalise": (lambda op, g, o: normalised(op, *g, o), At.normalise),
-    "guard": (lambda op, g, o: alone(Ball(np.zeros(0))), At.guard),
+    "compare": (lambda op, g, o: compare(op, *g), At.compare),
+    "select": (lambda op, g, o: select(*g), At.select),
+    "largest": (lambda op, g, o: largest(op, *g), At.largest),
 }
+BRANCHES = "compare", "largest"  # decided on the ball, whether or not the operands move
+
+PAIRED = "add", "mul", "compare", "select"  # nothing is broadcast: a bound would lose its root
+MASKED = "constant", "take", "join", "add", "select", "largest"
 
 def evaluate(program, weights, order):
-    """Every value of a program, with derivatives."""
-    found = []
+    """Every value of a program, with derivatives; only what was compared decides a choice."""
+    found, truths = [], set()
     for op in program["operations"]:
         kind = op["kind"]
         need(kind in KINDS or kind == "weight", f"the operation {kind!r} is not known")
         need([0 <= i < len(found) for i in op["inputs"]], "an operation uses a later one")
+        if kind == "compare" or truths & set(op["inputs"]):
+            truths.add(len(found))
+        need(kind != "select" or op["inputs"][0] in truths, "a choice that no comparison makes")
         g = [found[i] for i in op["inputs"]]
+        need(kind not in PAIRED or len({u[0].m.size for u in g}) == 1, f"{kind} of unequal sizes")
         new = weight(op, weights) if kind == "weight" else KINDS[kind][0](op, g, order)
-        masks = np.isneginf(new[0].m) & (kind in ("constant", "take", "join", "add"))
+        masks = np.isneginf(new[0].m) & (kind in MASKED)
         need((np.isfinite(new[0].m) | masks) & np.isfinite(new[0].r), f"overflow in {kind}")
+        need(new[0].r >= 0, f"{kind} has a negative radius")
         need(new[0].m.shape == (op["size"],), f"{kind} has another size than stated")
         found.append(new)
     return found
@@ -407,11 +458,11 @@ def jets(program, values, rho, roots, norms):
         g, d = [found[i] for i in op["inputs"]], None
         if op["kind"] == "weight":  # R0
             d = [roots[op["block"]] * np.eye(B)[op["block"]], np.zeros((B, B)), np.zeros((B, B, B))]
-        elif op["kind"] == "guard" or any(x is not None for x in g):
+        elif op["kind"] in BRANCHES or any(x is not None for x in g):
             v = [values[i][0] for i in op["inputs"]]
             d = KINDS[op["kind"]][1](At(op, g, v, values[number][0], rho))
         if d is not None:
-            d = [np.where(x == 0, 0.0, up(x)) for x in d]
+            d = [up(x) for x in d]
             if number in norms:  # 3.5: the first derivative at the centre, and what the second adds
                 d[0] = np.minimum(d[0], up(up(norms[number] * roots) + up(rho * length(d[1]))))
             need([np.isfinite(x).all() for x in d], f"overflow on the ball in {op['kind']}")
@@ -421,7 +472,7 @@ def jets(program, values, rho, roots, norms):
 
 def together(parts, largest_of):
     """3.4: from samples to one constant."""
-    joint = largest_of(np.sqrt(sum(x**2 for x in parts)) * (1 + 1e-12))
+    joint = largest_of(hypotenuse(parts) * (1 + 1e-12))
     return min(joint, float(up(math.sqrt(sum(largest_of(x) ** 2 for x in parts)))))
 
 # -------------------------------------------------------------------------------- the theorems
@@ -539,35 +590,34 @@ THEOREMS = {("converges", "P1"): contraction, ("stuck", "P2"): minimum, ("stuck"
 def digest(array):
     return hashlib.sha256(f"{array.dtype.str}{array.shape}".encode() + array.tobytes()).hexdigest()
 
-def regular(path):
-    """A file; reading a pipe or a device may never end."""
-    need(path.is_file(), f"{path.name} is not a regular file")
-    return path
-
 def read(path):
     """A proof with its arrays in place, if all hashes fit."""
-    proof = json.loads(regular(Path(path)).read_text())
-    need(proof.get("format") == "shoal proof 2", "this is not a proof of shoal")
+    path, packed = Path(path), Path(path).with_suffix(".npz")
+    for file in (path, packed):  # reading a pipe or a device may never end
+        need(file.is_file(), f"{file.name} is not a regular file")
+    proof = json.loads(path.read_text())
+    need(proof.get("format") == "shoal proof 3", "this is not a proof of shoal")
     body = json.dumps({k: v for k, v in proof.items() if k != "sha256"}, sort_keys=True)
     seal = hashlib.sha256(body.encode()).hexdigest()
     need(seal == proof.get("sha256"), "the hash of the file differs")
-    with np.load(regular(Path(path).with_suffix(".npz")), allow_pickle=False) as file:
+    with np.load(packed, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     need(set(arrays) == set(proof["arrays"]), "arrays are missing")
     for name, array in arrays.items():
         need(digest(array) == proof["arrays"][name], f"the hash of the array {name} differs")
+        need(array.dtype in (np.float64, np.int64), f"the array {name} has another type")
     for program in proof["programs"]:
         for op in program["operations"]:
             op |= {k: arrays[name] for k, name in op["arrays"].items()}
     for name in ("inner", "outer"):
         proof[name] = [proof["programs"][k] for k in proof[name]]
-    return proof | {k: [arrays[n] for n in proof[k]]
+    return proof | {k: [floats(arrays[n]) for n in proof[k]]
                     for k in ("weights", "inner_targets", "outer_targets")}
 
-def close(claimed, found, what):
-    """A claimed number must be what was found here, to six digits."""
+def close(claimed, found, what, slack, above=0):
+    """A claimed number must be what was found here, up to what rounding may change."""
     need(isinstance(claimed, (int, float)), f"{what} is missing")
-    need(math.isfinite(claimed) and abs(Q(claimed) - found) <= abs(found) / 10**6 + Q(1, 10**9),
+    need(math.isfinite(claimed) and -slack <= Q(claimed) - found <= slack + above,
          f"{what} is stated as {claimed:.9g}, and is {float(found):.9g}")
 
 def decided(proof):
@@ -581,11 +631,15 @@ def decided(proof):
     case = Case(proof["inner"], [Ball(w) for w in proof["weights"]], proof["inner_targets"],
                 proof["ratios"], proof["scale"], proof["radius"], proof["level"])
     found, rate, risk = THEOREMS[kind](proof, case)
+    need(set(proof["constants"]) <= set(found), "a constant that is not known")
+    blur = {"residual": 8 * Q(Ball(case.r.r).norm())}  # two enclosures differ by their widths
     for name, value in found.items():
-        close(proof["constants"].get(name), value, name)
-    for name, values in (("rate", rate), ("risk", risk)):
-        for one, value in zip(proof[name], values, strict=True):
-            close(one, value, name)
+        slack = abs(value) / 10**6 + Q(1, 10**12) + blur.get(name, 0)
+        close(proof["constants"].get(name), value, name, slack)
+    for one, value in zip(proof["rate"], rate, strict=True):  # how far it is from 1 counts
+        close(one, value, "rate", abs(1 - value) / 10**6, Q(2) ** -51)  # it is rounded up
+    for one, value in zip(proof["risk"], risk, strict=True):
+        close(one, value, "risk", value / 10**10)
     return proof["verdict"]
 
 def check(path):
@@ -593,8 +647,9 @@ def check(path):
     try:
         with np.errstate(all="ignore"):
             return decided(read(path))
-    except (LookupError, TypeError, ValueError, AttributeError, OSError,
-            zipfile.BadZipFile) as error:
+    except Fails:
+        raise
+    except Exception as error:  # whatever a hostile file breaks
         raise Fails(f"the file is malformed ({error!r})") from None
 
 if __name__ == "__main__":

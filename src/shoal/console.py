@@ -15,7 +15,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from shoal import trees
-from shoal.certificates import Certificate, Reading, Verdict, readings, verdict
+from shoal.certificates import (
+    SMALLEST,
+    Certificate,
+    Reading,
+    Verdict,
+    is_condition,
+    readings,
+    verdict,
+)
 from shoal.diagnostics.data import DataReport
 from shoal.lab.engine import default_steps
 from shoal.lab.paper import Paper
@@ -163,12 +171,16 @@ _HOLDS = {True: "[green]yes[/]", False: "[red]no[/]", None: "[magenta]?[/]"}
 
 
 def _readings(lines: list[Reading], title: str) -> Table:
-    rows = [
-        (escape(r.name), number(r.lhs), f"{r.relation} {number(r.rhs)}", signed(r.margin),
-         _HOLDS[r.holds])
-        if r.checked else (escape(r.name), "", r.relation, "", "")
-        for r in lines
-    ]  # fmt: skip
+    def cells(r: Reading) -> tuple[str, str, str]:
+        if not r.checked:
+            return "", r.relation, ""
+        if is_condition(r.lhs, r.rhs):
+            return "", "", ""
+        if r.lhs == SMALLEST:  # it stands for 0 in "0 < x"
+            return "0", f"< {number(r.rhs)}", signed(r.margin)
+        return number(r.lhs), f"{r.relation} {number(r.rhs)}", signed(r.margin)
+
+    rows = [(escape(r.name), *cells(r), _HOLDS[r.holds] if r.checked else "") for r in lines]
     return table(title, "left side", "right side", "margin", "holds", rows=rows)
 
 
@@ -283,13 +295,14 @@ def proof_text(proof: Any) -> str:
     low, high = proof.risk
     if proof.verdict == "converges":
         lines.append(
-            f"The residual shrinks by {proof.rate[0]:.6g} a step, later by {proof.rate[1]:.6g}, "
-            f"and the weights stay within {proof.radius:.3g}."
+            f"Every step multiplies the residual by at most {proof.rate[0]:.6g}, later by at most "
+            f"{proof.rate[1]:.6g}; the weights stay within {proof.radius:.3g} of where they are."
         )
     elif proof.verdict == "stuck":
         lines.append(
-            f"The risk tends to a number in [{low:.17g}, {high:.17g}], by {proof.rate[0]:.6g} a "
-            f"step, within {proof.radius:.3g} of the weights."
+            f"The risk tends to a number in [{low:.17g}, {high:.17g}], at the proved factor "
+            f"{proof.rate[0]:.6g} per step; the weights stay within {proof.radius:.3g} of where "
+            "they are."
         )
     lines.append(
         f"{counted(proof.num_weights, 'weight')}, {counted(proof.num_outputs, 'output')}, "

@@ -1,7 +1,9 @@
 """The one error that means *your input*, not *our bug*."""
 
 import difflib
+import sysconfig
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -10,6 +12,31 @@ class InputError(ValueError):
     The command line prints it as one line and exits with 2. Anything else that escapes is a
     failure of shoal (exit 1).
     """
+
+
+def words_of(error: BaseException) -> str:
+    """The message of any exception, also of a user's whose message cannot be had.
+
+    >>> words_of(ValueError("no such shape"))
+    'no such shape'
+    """
+    try:
+        return str(error)
+    except Exception:
+        return "it has no message"
+
+
+def place_of(error: BaseException) -> str:
+    """Where in a user's file an exception was raised; empty if it was not in one."""
+    paths = sysconfig.get_paths()
+    others = (str(Path(__file__).parent), paths["stdlib"], paths["purelib"], "<")
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(others):
+            place = f"{Path(file).name}, line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

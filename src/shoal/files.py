@@ -6,16 +6,21 @@ folders that shoal itself writes live in `store`.
 
 import atexit
 import contextlib
+import errno
 import functools
 import gzip
 import math
 import os
+import re
+import shutil
 import stat
 import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -143,10 +148,7 @@ def npz_names(path: str | Path) -> tuple[str, ...]:
 def read_npz(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
     """Arrays of an ``.npz`` file: those in ``names`` (all must be there), or all of them."""
     present = _sizes(path)
-    if missing := [name for name in names or () if name not in present]:
-        raise InputError(
-            f"{str(path)!r} lacks {', '.join(missing)}; it has: {', '.join(present) or 'nothing'}."
-        )
+    _require_names(path, names, present)
     wanted = names or tuple(present)
     size = sum(present[name] for name in wanted) / 2**30
     if size > LARGEST / 2**30:
@@ -164,11 +166,35 @@ def read_npz(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str
     return arrays
 
 
+def write_npz(file: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays as `numpy.savez` does, but under any names (it has an argument ``file``).
+
+    >>> import io
+    >>> write_npz(content := io.BytesIO(), {"file": np.ones(2)})
+    >>> np.load(io.BytesIO(content.getvalue()))["file"].tolist()
+    [1.0, 1.0]
+    """
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+
+def _require_names(path: str | Path, names: Iterable[str] | None, present: Iterable[str]) -> None:
+    if missing := [name for name in names or () if name not in present]:
+        raise InputError(
+            f"{str(path)!r} lacks {', '.join(missing)}; it has: {', '.join(present) or 'nothing'}."
+        )
+
+
 _IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 
 
-def read_idx(path: str | Path) -> np.ndarray:
-    """The array in an IDX file: two zero bytes, type, number of axes, axes (big-endian), data."""
+def read_idx(path: str | Path, most: int = LARGEST) -> np.ndarray:
+    """The array in an IDX file: two zero bytes, type, number of axes, axes (big-endian), data.
+
+    A file that declares more than ``most`` bytes of data is refused before they are read.
+    """
     path = _existing(path)
     name = repr(str(path))
     try:
@@ -184,7 +210,7 @@ def read_idx(path: str | Path) -> np.ndarray:
             whole = len(axes) == 4 * start[3]
             shape = tuple(np.frombuffer(axes, ">u4").tolist()) if whole else ()
             expected = math.prod(shape) * dtype.itemsize
-            if not whole or not expected or expected > LARGEST:
+            if not whole or not expected or expected > most:
                 raise InputError(f"{name} declares a shape of {shape}, which cannot be right.")
             data = file.read(expected + 1)
     except (OSError, EOFError, zlib.error) as error:
@@ -212,37 +238,108 @@ def read_idx_images(images: str | Path, labels: str | Path) -> tuple[np.ndarray,
     return pixels / (top if top > 0 else 1.0), classes.astype(int)
 
 
-def write_aside(path: Path, content: bytes) -> None:
-    """Write a file under another name, then give it its own: it is whole or not there."""
+ASIDE = ".shoal-"
+"""How the names of files and folders begin that are being written."""
+
+
+def require_no_device(path: Path) -> None:
+    """Refuse to replace a device, a pipe or a socket by a file."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is a device or a pipe, not a file")
+
+
+def write_aside(path: Path, content: bytes, beside: Mapping[str, bytes] | None = None) -> None:
+    """Write a file under another name, then give it its own: it is whole or not there.
+
+    So are files that belong ``beside`` it, by their endings: if there is no room for one, none is.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".shoal-", dir=path.parent)
+    contents = {path.with_suffix(end): more for end, more in (beside or {}).items()}
+    for each in (path, *contents):
+        require_no_device(each)
+    contents[path] = content
+    with aside(path.parent) as folder:
+        for number, bytes_of_one in enumerate(contents.values()):
+            with (folder / f"file{number}").open("wb") as file:
+                file.write(bytes_of_one)
+                file.flush()
+                os.fsync(file.fileno())
+            (folder / f"file{number}").chmod(0o644)
+        for number, target in enumerate(contents):
+            (folder / f"file{number}").replace(target)
+
+
+@contextlib.contextmanager
+def aside(parent: Path) -> Iterator[Path]:
+    """A new folder beside what is to be written; whatever is still in it at the end is removed.
+
+    The folder is locked as long as somebody works in it. Those that a killed process left behind
+    are not, and are removed here.
+    """
+    remove_stale(parent)
+    folder, handle = _locked_folder(parent)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
 
 
-def read_weights(path: str | Path) -> dict[str, np.ndarray]:
-    """Named arrays from ``.npz`` or ``.safetensors``. A pickle is never opened."""
+def _locked_folder(parent: Path) -> tuple[Path, int]:
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=ASIDE, dir=parent))
+        with contextlib.suppress(FileNotFoundError):
+            handle = os.open(folder, os.O_RDONLY)
+            with contextlib.suppress(ImportError, OSError):  # then nobody else can lock it either
+                _lock(handle)
+            if folder.exists():  # nobody took it for a leftover before it was locked
+                return folder, handle
+            os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    """Lock a file or folder, or raise at once; the lock ends with the process."""
+    import fcntl
+
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _is_aside(path: Path) -> bool:
+    """Whether a name is one that `tempfile` makes; ``.shoal-notes`` may be a user's."""
+    return re.fullmatch(r"[a-z0-9_]{8}", path.name.removeprefix(ASIDE)) is not None
+
+
+def remove_stale(parent: Path) -> None:
+    """Remove what processes that no longer live were writing when they were killed."""
+    for path in filter(_is_aside, parent.glob(f"{ASIDE}*")):
+        with contextlib.suppress(ImportError, OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                _lock(handle)  # fails while somebody works there
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            finally:
+                os.close(handle)
+
+
+def read_weights(path: str | Path, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    """Named arrays from ``.npz`` or ``.safetensors``, as `read_npz`. A pickle is never opened."""
     path = _existing(path)
     if path.suffix == ".npz":
-        return read_npz(path)
+        return read_npz(path, names)
     if path.suffix != ".safetensors":
         raise InputError(
             f"{str(path)!r}: expected .npz or .safetensors. A .pt file holds a pickle, which "
             "can run any code when it is opened, so shoal does not. To convert it: "
             "safetensors.torch.save_file(torch.load(path, weights_only=True), 'w.safetensors')."
         )
-    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    if (size := path.stat().st_size) > LARGEST:
+        most = f"at most {LARGEST / 2**30:.0f} are read"
+        raise InputError(f"{str(path)!r} has {size / 2**30:.1f} GiB; {most}.")
     try:
-        return load_file(path)
-    except (SafetensorError, TypeError, KeyError, OSError, ValueError) as error:
+        arrays = load_file(path)
+    except Exception as error:  # types that NumPy lacks raise anything
         raise InputError(f"{str(path)!r} cannot be read as safetensors ({error}).") from None
+    _require_names(path, names, arrays)
+    return {name: arrays[name] for name in names or arrays}

@@ -47,6 +47,25 @@ class Landscape(NamedTuple):
         rows = [(k.replace("_", " "), *(_cell(m[k]) for m in self.measures)) for k in keys]
         return ("", *(m["run"] for m in self.measures)), tuple(rows)
 
+    @property
+    def finding(self) -> str:
+        """What the planes look like, in a sentence for each."""
+        said = []
+        for one in self.measures:
+            minima = int(one["local_minima"])
+            many = {0: "no local minimum inside", 1: "one local minimum"}.get(
+                minima, f"{minima} local minima"
+            )
+            ends = f"{number(one['lowest'])} to {number(one['highest'])}"
+            bent = f"{100 * one['indefinite']:.0f} % of it curved both ways"
+            said.append(f"{one['run']}: the risk goes from {ends}, with {many} and {bent}.")
+        return " ".join(said)
+
+    @property
+    def explained(self) -> str:
+        """What the rows of the table are."""
+        return MEASURES
+
     def parts(self) -> list[Any]:
         """The directions and the table, as things to print."""
         head, rows = self.table
@@ -58,7 +77,18 @@ class Landscape(NamedTuple):
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
     return number(value) if isinstance(value, float) else str(value)
+
+
+MEASURES = (
+    "Local minima: points of the grid below all neighbours. Indefinite, negative: shares of it "
+    "that curve both ways, or only down. Roughness: 1 if lines only rise or fall, 2 for bowls, "
+    "more for hills. Flat: share within the lowest tenth of the range. Hessian: its extreme "
+    "eigenvalues at the run's end."
+)
+"""What the rows of the table are."""
 
 
 class Side(NamedTuple):
@@ -176,7 +206,7 @@ def _directions(side: Side, kind: str, names: tuple[str, ...], seed: int) -> tup
 
 @functools.partial(jax.jit, static_argnames=("names", "batch"))
 def _compute(start: Setup, centre: Any, axes: Any, grid: Any, *, names: tuple, batch: int) -> tuple:
-    values = land.plane(start.fast_risk, centre, axes, grid, grid, batch_size=batch)
+    values = land.plane(start.value_risk, centre, axes, grid, grid, batch_size=batch)
     return values, curvature(start.risk, train=names)(centre)
 
 

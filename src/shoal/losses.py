@@ -42,23 +42,28 @@ mean_of_squares.squares_weight = lambda count: 1 / count  # type: ignore[attr-de
 
 
 def cross_entropy(
-    scores: Float[Array, "N classes"], classes: Shaped[Array, " N"]
+    scores: Float[Array, "*shape classes"], classes: Shaped[Array, "*shape"]
 ) -> Float[Array, ""]:
-    r"""Mean over samples of $-\log\mathrm{softmax}(scores)_{class}$ (classifiers of song2024).
+    r"""Mean of $-\log\mathrm{softmax}(scores)_{class}$ over samples, or over all their tokens.
 
     >>> round(float(cross_entropy(jnp.zeros((3, 2)), jnp.array([0.0, 1.0, 1.0]))), 6)
     0.693147
     """
-    chosen = jnp.take_along_axis(scores, classes.astype(int)[:, None], axis=1)[:, 0]
-    return jnp.mean(jax.nn.logsumexp(scores, axis=1) - chosen)
+    chosen = jnp.take_along_axis(scores, classes.astype(int)[..., None], axis=-1)[..., 0]
+    return jnp.mean(jax.nn.logsumexp(scores, axis=-1) - chosen)
 
 
-def accuracy(scores: Float[Array, "N classes"], classes: Shaped[Array, " N"]) -> Float[Array, ""]:
-    """Share of samples whose highest score is that of their class; NaN where scores are not finite.
+cross_entropy.of_classes = True  # type: ignore[attr-defined]  # targets lack the axis of scores
+
+
+def accuracy(
+    scores: Float[Array, "*shape classes"], classes: Shaped[Array, "*shape"]
+) -> Float[Array, ""]:
+    """Share of highest scores that are those of the class; NaN where scores are not finite.
 
     The largest of nothing but NaN would be class 0, and a diverged model right half of the time.
     """
-    right = jnp.mean(jnp.argmax(scores, axis=1) == classes.astype(int), dtype=scores.dtype)
+    right = jnp.mean(jnp.argmax(scores, axis=-1) == classes.astype(int), dtype=scores.dtype)
     return jnp.where(jnp.all(jnp.isfinite(scores)), right, jnp.nan)
 
 

@@ -15,7 +15,6 @@ import platform
 import shlex
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -24,10 +23,13 @@ from pathlib import Path
 
 import jax
 
-from shoal.files import cache_folder, others_can_write, write_aside
+from shoal.files import aside, cache_folder, others_can_write, write_aside
 
 WORDS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=gnu11", "-shared", "-fPIC")
+HEADER = Path(__file__).with_suffix(".h")
 REAL = {"float32": "float", "float64": "double"}
+LARGEST = 2**24
+"""Numbers that a kernel may work in; beyond it the formula, which may hold less, is used."""
 _compiling = threading.Lock()
 
 
@@ -63,13 +65,14 @@ def _kernel(source: Path, handler: str, precision: str) -> tuple[str, ctypes.CDL
     if precision not in REAL or command is None:
         return None
     words = [*command, *WORDS, f"-DREAL={REAL[precision]}"]
-    about = [source.read_text(), *words, version("jaxlib"), _processor()]
+    about = [source.read_text(), HEADER.read_text(), *words, version("jaxlib"), _processor()]
     digest = hashlib.sha256("\0".join(about).encode()).hexdigest()[:24]
     path = cache_folder() / "native" / f"{source.stem}-{digest}.so"
     library = _loaded(path)
     if library is None:  # not there, or damaged
         with contextlib.suppress(OSError, subprocess.SubprocessError):  # slower, not wrong
-            _compile([*words, f"-I{jax.ffi.include_dir()}", str(source)], path)
+            folders = [f"-I{folder}" for folder in (HEADER.parent, jax.ffi.include_dir())]
+            _compile([*words, *folders, str(source)], path)
         library = _loaded(path)
     if library is None or not hasattr(library, handler):
         return None
@@ -103,8 +106,10 @@ def _digest(path: Path) -> str:
 
 
 def _compile(words: list[str], path: Path) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "made.so"
+    if reason := others_can_write(path.parent):  # it would not be loaded from there
+        raise PermissionError(reason)
+    with aside(path.parents[1]) as folder:
+        made = folder / "made.so"
         subprocess.run([*words, "-o", str(made)], check=True, capture_output=True, timeout=120)
         write_aside(path, made.read_bytes())
         write_aside(path.with_suffix(".sha256"), _digest(made).encode())

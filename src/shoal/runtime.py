@@ -162,17 +162,45 @@ def _require_addresses() -> None:
             )
 
 
+def _require_jax() -> None:
+    """Import JAX; refuse variables that it cannot read, and a platform that it cannot use."""
+    try:
+        import jax
+    except ValueError as error:  # JAX_ENABLE_X64=maybe
+        raise InputError(f"JAX cannot be loaded ({error}).") from None
+    if (wanted := os.environ.get("JAX_PLATFORMS", "cpu")) not in ("", "cpu"):
+        try:
+            jax.devices()
+        except Exception as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            msg = f"JAX cannot start on JAX_PLATFORMS={wanted} ({reason[:200]}); try cpu."
+            raise InputError(msg) from None
+
+
+SWITCHES = {
+    "jax_debug_nans": False,  # that a run diverges is a result
+    "jax_debug_infs": False,
+    "jax_check_tracer_leaks": False,
+    "jax_transfer_guard": "allow",
+    "jax_numpy_dtype_promotion": "standard",
+    "jax_default_prng_impl": "threefry2x32",  # a seed means the same weights everywhere
+    "jax_threefry_partitionable": True,
+}
+"""What JAX's variables would otherwise change in numbers, or turn into exceptions."""
+
+
 @contextlib.contextmanager
 def command_session() -> Iterator[None]:
     """What a command of shoal switches on for its own time: float64, and the cache of programs.
 
-    JAX's configuration is as before when it ends. If the user chose a cache folder
-    (``JAX_COMPILATION_CACHE_DIR``), it stays.
+    Switches of JAX that would change results are as shoal needs them. JAX's configuration is as
+    before when it ends. If the user chose a cache folder (``JAX_COMPILATION_CACHE_DIR``), it stays.
     """
     _require_addresses()
+    _require_jax()
     import jax
 
-    chosen = {}
+    chosen: dict[str, Any] = dict(SWITCHES)
     by_user = getattr(jax.config, "jax_compilation_cache_dir", None)
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ and not by_user:
         from shoal.files import cache_folder, others_can_write
@@ -182,7 +210,7 @@ def command_session() -> Iterator[None]:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if reason := others_can_write(folder):
                 raise PermissionError(reason)
-            chosen = {
+            chosen |= {
                 "jax_compilation_cache_dir": str(folder),
                 "jax_persistent_cache_min_compile_time_secs": 0.0,
                 "jax_persistent_cache_min_entry_size_bytes": -1,

@@ -52,9 +52,13 @@ def block_names(params: Params, wanted: Iterable[str] | None = None) -> tuple[st
         return names
     patterns = tuple(wanted)
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
+        if not any(_selects(pattern, name) for name in names):
             raise InputError(f"no parameter is called {pattern!r}; {nearest(pattern, names)}")
-    return tuple(name for name in names if any(fnmatchcase(name, p) for p in patterns))
+    return tuple(name for name in names if any(_selects(p, name) for p in patterns))
+
+
+def _selects(pattern: str, name: str) -> bool:
+    return pattern == name or fnmatchcase(name, pattern)  # names may hold brackets
 
 
 def selected(params: Params, wanted: Iterable[str] | None = None) -> dict[str, Any]:

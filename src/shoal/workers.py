@@ -9,9 +9,11 @@ import contextlib
 import json
 import os
 import queue
+import select
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +42,7 @@ def absolute_target(target: str) -> str:
 
 
 def perform(task: Task) -> Any:
-    """Perform one task in this process: a batch, a question of a plan, or a part of a figure."""
+    """Perform one task in this process: a batch, a question, a claim's seeds, part of a figure."""
     if "sweep" in task:
         from shoal.sweeps.batches import run_batch
 
@@ -49,12 +51,27 @@ def perform(task: Task) -> Any:
         from shoal.sweeps.planner import answer
 
         return answer(task["question"])
+    if "kernel" in task:
+        from shoal.sweeps.tiles import make_line
+
+        return make_line(task)
     from shoal.papers import paper_of, split_target
+
+    if "claim" in task:
+        from shoal.lab.claim import Claim
+        from shoal.lab.spending import measured
+
+        target, key = split_target(task["claim"])
+        mine = [c for c in paper_of(target).claims if isinstance(c, Claim)]
+        claim = next(c for c in mine if c.key.endswith(f".{key}"))
+        return measured(claim, task["seeds"], task["control"])
+    from shoal.disk.cache import used_measurements
 
     target, key = split_target(task["figure"])
     figure = next(figure for figure in paper_of(target).figures if figure.key == key)
-    figure.jobs(task["full"])[task["job"]]()  # stores its result itself
-    return None
+    with used_measurements() as files:
+        figure.jobs(task["full"])[task["job"]]()  # stores its result itself
+    return {path.name: b64encode(path.read_bytes()).decode() for path in files}
 
 
 class Worker:
@@ -106,7 +123,8 @@ class Worker:
 def spread(tasks: Iterable[Task], *, most: int) -> Iterator[Answer]:
     """Perform tasks in at most ``most`` processes, yielding answers as they come.
 
-    A task is taken from the iterator only when a process is free for it.
+    A task is taken from the iterator only when a process is free for it. An empty one means that
+    there is none before another answer has been used.
     """
     line, taking, ended = iter(tasks), threading.Lock(), threading.Event()
     answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
@@ -118,6 +136,9 @@ def spread(tasks: Iterable[Task], *, most: int) -> Iterator[Answer]:
                 task = next(line, None)
             if task is None:
                 break
+            if not task:
+                ended.wait(0.05)
+                continue
             answers.put(worker.ask(task))
         answers.put(None)
 
@@ -138,10 +159,20 @@ def spread(tasks: Iterable[Task], *, most: int) -> Iterator[Answer]:
             worker.end(thread if thread.is_alive() else None)
 
 
+def _end_with_parent() -> None:
+    """End this process when the other end of its input is closed, also in the midst of a task."""
+    if hasattr(select, "poll"):
+        closed = select.poll()
+        closed.register(0, 0)  # only that the other end is gone
+        closed.poll()
+        os._exit(0)
+
+
 def main(*pinned: str) -> None:
     """Serve tasks until standard input ends, on one core where the system can pin processes."""
     if pinned:  # before JAX is imported: it counts the cores that it may use
         os.sched_setaffinity(0, map(int, pinned))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not be taken for an answer
     with command_session():
@@ -149,7 +180,9 @@ def main(*pinned: str) -> None:
             clear_programs()  # a sweep may compile thousands of programs
             try:
                 answer: dict[str, Any] = {"value": perform(json.loads(line))}
-            except Exception as error:  # the parent decides what to do
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # the parent decides what to do
                 answer = {"value": None, "error": f"{type(error).__name__}: {error}"}
             answers.write(json.dumps(answer) + "\n")
             answers.flush()

@@ -49,6 +49,7 @@ def _attack(folder: Path, given: argparse.Namespace) -> int:
         clear_programs()
         if number % 100 == 99:
             jax.clear_caches()
+            sys.stderr.write(f"{number + 1} inputs, {sum(bad.values())} faults\n")
         kind, case, had, wrong = tried(given.seed, number, has, process=process, limit=6 * LONGEST)
         counts[kind, process] += 1
         codes[had.code, process] += 1

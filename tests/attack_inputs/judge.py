@@ -51,10 +51,13 @@ def in_process(case: Case, limit: float | None = None) -> Outcome:
     """Call the command line here; ``limit`` interrupts Python code that takes longer."""
     from shoal.cli import main
 
+    out, err, code, escaped = io.StringIO(), io.StringIO(), None, ""
+
     def stop(*_: Any) -> None:
+        nonlocal escaped
+        escaped = f"stopped after {limit} s"  # whatever becomes of the exception
         raise _Hangs
 
-    out, err, code, escaped = io.StringIO(), io.StringIO(), None, ""
     seconds = _timer()
     if limit:
         signal.signal(signal.SIGALRM, stop)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, UnknownOptionError, UnusedCliTokensError
 
 from shoal import __version__
-from shoal.errors import InputError
+from shoal.errors import InputError, place_of, words_of
 
 app = App(
     name="shoal",
@@ -49,6 +50,25 @@ app.command(new)
 app["--help"].group = app["--version"].group = Group.create_ordered("Other")
 
 
+_results: ContextVar[Any] = ContextVar("results", default=None)
+
+
+def results() -> Any:
+    """Where results are printed."""
+    return _results.get() or sys.stdout
+
+
+@contextlib.contextmanager
+def only_results(*, json: bool) -> Iterator[None]:
+    """With --json, whatever else is printed, say by a user's file, goes to standard error."""
+    token = _results.set(sys.stdout if json else None)
+    try:
+        with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():
+            yield
+    finally:
+        _results.reset(token)
+
+
 def _command(
     group: Group | None, module: str, name: str | None = None, parent: App = app
 ) -> Callable[[Callable], Callable]:
@@ -68,7 +88,7 @@ def _command(
             for name in ("out", "markdown"):
                 if isinstance(path := given.arguments.get(name), Path):
                     require_writable(path, f"--{name}")
-            with command_session():
+            with command_session(), only_results(json=bool(given.arguments.get("json"))):
                 function = getattr(import_module(f"shoal.cli.{module}"), stub.__name__)
                 function(*given.args, **given.kwargs)
 
@@ -81,6 +101,10 @@ def _command(
 _SET = "A setting as name=value; may be repeated. 'shoal papers PAPER' lists names and defaults."
 _Settings = Annotated[list[str] | None, Parameter(name="--set", help=_SET)]
 _Json = Annotated[bool, Parameter(help="Print as JSON.")]
+_SCHEDULER = (
+    "Run on a Dask cluster instead of this machine, e.g. tcp://node1:8786 (extra 'cluster')."
+)
+_Scheduler = Annotated[str | None, Parameter(name="--scheduler", help=_SCHEDULER)]
 _Folder = Annotated[Path, Parameter(help="The folder of a sweep.")]
 
 
@@ -92,7 +116,7 @@ class Start:
     data: Path | None = None
     "Your own data: .npz with X (samples, tokens, dim) and y (samples,), or Y with target rows."
     params: Path | None = None
-    "Your own initial weights: .npz with the paper's arrays, optionally a leading axis of seeds."
+    "Your own initial weights: .npz or .safetensors, optionally with a leading axis of seeds."
     seeds: str = "0"
     "Seeds of the initial weights, e.g. 0,1,2 or 0-99; all run in one call."
     steps: str | None = None
@@ -142,16 +166,20 @@ def lab(
     """
     from shoal.cli import living  # without JAX: the worker loads it while the browser opens
 
+    require_writable(out, "--out")
     living.lab(target, settings=settings, port=port, out=out, open_page=open_page, json=json)
 
 
-@_command(_BEGIN, "commands")
+@app.command(group=_BEGIN)
 def papers(target: str = "", /, *, json: _Json = False) -> None:
     """List the papers with their theorems and figures, or describe one with its settings.
 
     Args:
         target: A paper (wu2023 or ./mine.py): also show each of its settings and probes.
     """
+    from shoal.cli import listing  # without JAX, if it was asked before
+
+    listing.papers(target, json=json)
 
 
 @_command(_ONE, "commands")
@@ -276,8 +304,10 @@ def data(
 @_command(_PAPER, "claiming")
 def claims(
     *names: str, until_decided: bool = False, budget: str = "", seeds: int | None = None,
-    replicate: bool = False, replay: bool = False, ledger: Path = Path("ledger"),
-    out: Path | None = None, markdown: Path | None = None, json: bool = False,
+    replicate: bool = False, replay: bool = False,
+    listed: Annotated[bool, Parameter(name="--list")] = False, ledger: Path = Path("ledger"),
+    scheduler: _Scheduler = None, out: Path | None = None, markdown: Path | None = None,
+    json: bool = False,
 ) -> None:  # fmt: skip
     """List what papers claim with verdicts, or spend seeds on them until they are decided.
 
@@ -295,6 +325,7 @@ def claims(
         seeds: Seeds to spend instead of a time: the whole run is then reproducible.
         replicate: Run the decided claims once more on seeds that nobody used.
         replay: Recompute two seeds of every result with the present code; what differs is stale.
+        listed: Print one line per claim: its name, and its verdict or why it has none.
         ledger: Folder of registrations and results.
         out: Folder for pages: an index and a page per claim.
         markdown: Also write the short table, such as docs/ledger.md.
@@ -305,7 +336,7 @@ def claims(
 @_command(_PAPER, "publishing")
 def reproduce(
     name: str, /, *, out: Path | None = None, full: bool = False, interactive: bool = False,
-    json: bool = False,
+    scheduler: _Scheduler = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Reproduce a paper's figures: PNG, PDF, their numbers (Parquet) and one page.
 
@@ -314,7 +345,8 @@ def reproduce(
     Args:
         name: A paper for all of its figures, PAPER.FIGURE for one; 'shoal papers' lists them.
         out: Folder for the files, by default figures-PAPER.
-        full: Use the paper's sizes instead of small ones: hours instead of minutes.
+        full: More seeds and larger sizes, hours instead of minutes; a caption says which.
+            They are the paper's own sizes only where the caption says so.
         interactive: Charts to zoom and turn, by plotly: adds 4.8 MB to the page.
         json: Print the list of files as JSON.
     """
@@ -352,7 +384,7 @@ def landscape(
 @app.command(group=_MANY)
 def sweep(
     file: Path, /, *, out: Path | None = None, dry_run: bool = False, retry: bool = False,
-    scheduler: str | None = None, json: bool = False,
+    scheduler: _Scheduler = None, json: bool = False,
 ) -> None:  # fmt: skip
     """Run a grid of settings from a file, on all cores; the same command continues it.
 
@@ -366,8 +398,6 @@ def sweep(
         out: Folder of the sweep, by default the file's name with -sweep.
         dry_run: Only count runs, programs, flops, time and memory.
         retry: Repeat runs that failed before, for example for lack of memory.
-        scheduler: Run on a Dask cluster instead of this machine, e.g. tcp://node1:8786 (extra
-            'cluster').
         json: Print a summary as JSON.
     """
     from shoal.sweeps.parse import read
@@ -377,10 +407,36 @@ def sweep(
     from shoal.runtime import command_session
 
     folder = out or Path(f"{file.stem}-sweep")
-    with command_session():
+    require_writable(folder, "--out")
+    with command_session(), only_results(json=json):
         sweeping.sweep(
             written, folder, dry_run=dry_run, retry=retry, scheduler=scheduler, json=json
         )
+
+
+@_command(_MANY, "tiling")
+def kernel(
+    target: str, /, *, settings: _Settings = None, data: Path | None = None,
+    params: Path | None = None, seed: int = 0, part: int = 2000, scheduler: _Scheduler = None,
+    out: Path = Path("kernel"), json: bool = False,
+) -> None:  # fmt: skip
+    """Make the tangent kernel of many samples, in parts, as one array on disk, with its extremes.
+
+    Processes make the kernels of some samples each, side by side; every finished part is kept, and
+    the same command continues. DIR/kernel.npy is opened by np.load(..., mmap_mode="r"). On a
+    cluster the folder must be one that all machines see.
+
+    Example: shoal kernel wu2023 --set num_samples=20000 --set width=256 --out k
+
+    Args:
+        target: A paper, e.g. wu2023, or a model of yours, e.g. my.py:name.
+        data: Your own data: .npz with X (samples, tokens, dim) and y (samples,), or Y.
+        params: Weights at which the kernel is meant: .npz with the paper's arrays.
+        seed: Seed of the weights, if none are given.
+        part: Samples of a part; its kernel is held in memory, part x part numbers.
+        out: Folder for kernel.npy and kernel.json.
+        json: Print sizes and extreme eigenvalues as JSON.
+    """
 
 
 @_command(_MANY, "sweeping")
@@ -427,7 +483,7 @@ def export(folder: _Folder, out: Path, /, *, json: bool = False) -> None:
 def plan(
     paper: str, /, *, settings: _Settings = None, samples: str | None = None,
     seeds: int | None = None, target: float | None = None, theorem: str | None = None,
-    out: Path | None = None, json: _Json = False,
+    scheduler: _Scheduler = None, out: Path | None = None, json: _Json = False,
 ) -> None:  # fmt: skip
     """Find how wide a model must be to train, and to be certified by a theorem.
 
@@ -531,6 +587,14 @@ def main(arguments: list[str] | None = None) -> int:
             advice = "try fewer seeds, samples, tokens or probes, or a smaller width"
             print(f"shoal: the memory of this machine does not suffice; {advice}.", file=sys.stderr)
             return 1
+        except BaseException as error:
+            if isinstance(error, Exception):
+                raise
+            if not (place := place_of(error)) and isinstance(error, SystemExit):
+                return error.code if isinstance(error.code, int) else 1
+            kind = type(error).__name__  # in a user's file: sys.exit, for example
+            print(f"shoal: {place} ends the command: {kind} {_one_line(error)}", file=sys.stderr)
+            return 2
     return 0
 
 
@@ -571,11 +635,12 @@ def last_resort() -> Iterator[None]:
     done = threading.Event()
 
     def wait() -> None:
-        while number := ours.recv(1):
-            if number[0] in (signal.SIGINT, signal.SIGTERM) and not done.wait(GRACE):
-                _kill_children()
-                os.write(2, f"shoal: stopped{_after_a_stop()}\n".encode())
-                os._exit(128 + number[0])
+        with ours:
+            while number := ours.recv(1):
+                if number[0] in (signal.SIGINT, signal.SIGTERM) and not done.wait(GRACE):
+                    _kill_children()
+                    os.write(2, f"shoal: stopped{_after_a_stop()}\n".encode())
+                    os._exit(128 + number[0])
 
     threading.Thread(target=wait, daemon=True).start()
     try:
@@ -605,16 +670,31 @@ def _kill_children() -> None:
                 os.kill(int(child), signal.SIGKILL)
 
 
+CONTINUES = {
+    "claims": "every finished batch is kept",
+    "reproduce": "finished runs are kept",
+    "tour": "finished claims are kept",
+    "bench": "finished questions are kept",
+    "sweep": "finished batches are kept",
+    "kernel": "finished parts are kept",
+}
+"""What an interrupted command keeps; the same command continues from there."""
+
+
 def _after_a_stop() -> str:
     """What an interrupted command leaves behind, and how to continue."""
     command = words[0] if words else ""
-    if command in ("claims", "reproduce", "tour"):  # a sweep says so itself
-        return "; what is finished is kept, and the same command continues."
+    if command in CONTINUES:
+        return f"; {CONTINUES[command]}, and the same command continues."
     if command in ("train", "certify"):
         return "; nothing was saved."
-    if command == "sweep":
-        return "."
+    if command == "lab":
+        return "; what was saved from the page is kept."
     return "; nothing is half-written, and the same command begins again."
+
+
+LONGEST_MESSAGE = 2000
+"""Characters; what is there instead may be thousands of names."""
 
 
 def _one_line(error: BaseException) -> str:
@@ -629,8 +709,10 @@ def _one_line(error: BaseException) -> str:
     elif isinstance(error, UnusedCliTokensError):
         text = f"too many arguments: {' '.join(error.unused_tokens or ())}"
     else:
-        text = str(error)
+        text = words_of(error)
     line = re.sub(r"\S{400,}", lambda long: f"{long[0][:200]}...", " ".join(text.split()))
+    if len(line) > LONGEST_MESSAGE:
+        line = f"{line[:LONGEST_MESSAGE]}..."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
@@ -640,7 +722,10 @@ def _takes_settings(error: UnknownOptionError) -> bool:
 
 def require_writable(path: Path, option: str) -> None:
     """Refuse a path where nothing can be written, before any work is done."""
+    from shoal.files import require_no_device
+
     try:
+        require_no_device(path)
         place = path if path.is_dir() else path.parent
         while not place.exists():
             place = place.parent
@@ -657,10 +742,33 @@ def entry() -> None:
     # LAPACK's threads spin for tens of milliseconds after each small call, on cores that training
     # needs; this must be said before NumPy is loaded
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    for stream in (sys.stdout, sys.stderr):  # names of files may not be UTF-8
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    _open_streams()
     with last_resort():
         code = main()
         if code in (130, 143):  # a call into XLA may go on in a thread, for minutes
             _end_now(code)
-    sys.exit(code)
+    sys.exit(code or _last_words())
+
+
+def _open_streams() -> None:
+    """Give closed streams a place to go, and let names of files be printed that are not UTF-8."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # the next file that is opened must not take its place
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, open(os.devnull, "r+" if number else "r"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _last_words() -> int:
+    """Write what is still waiting to be written; 1 if that fails, for example on a full device."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            if not isinstance(error, BrokenPipeError):
+                print(f"shoal: {type(error).__name__}: {_one_line(error)}", file=sys.stderr)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python would complain once more
+        return 1
+    return 0

@@ -27,8 +27,8 @@ from shoal.pages import drawing, page
 from shoal.papers.wu2023.hidden_units import SOURCE
 
 QUESTIONS = (
-    "training", "small_runs", "kernel", "any_kernel", "probes", "cold_start", "landscape", "heads",
-    "blocks", "growth",
+    "training", "small_runs", "kernel", "any_kernel", "probes", "cold_start", "landscape", "layer",
+    "heads", "blocks", "growth",
 )  # fmt: skip
 COLUMNS = (
     "side", "time", "quartiles", "/ shoal", "/ limit", "compiling", "MiB", "busy", "differs by",
@@ -177,7 +177,21 @@ def _sections(about: dict[str, Any]) -> Iterator[page.Section]:
             section = page.Section(question["title"], _text(question))
         else:
             section = page.figure_section(growth_figure(question))
-        yield section._replace(tables=_tables(question))
+        yield section._replace(tables=_tables(question), finding=_finding(question))
+
+
+def _finding(question: dict[str, Any]) -> str:
+    """The fastest alternative of each case, over the first side."""
+    cases = [case["rows"] for case in question.get("cases", ()) if len(case["rows"]) > 1]
+    ratios = [min(row["seconds"] for row in others) / first["seconds"] for first, *others in cases]
+    if not ratios:
+        return ""
+    low, high = f"{min(ratios):.2g}", f"{max(ratios):.2g}"
+    many = f"{low} to {high} times" if low != high else f"{low} times"
+    return (
+        f"{question['title']}: the fastest alternative takes {many} as long as "
+        f"{cases[0][0]['side']} ({len(ratios)} case{'s' if len(ratios) > 1 else ''})."
+    )
 
 
 def _parts(about: dict[str, Any]) -> Iterator[Any]:

@@ -1,15 +1,18 @@
 """``claims``: freeze, spend seeds, replicate, replay, list, and show."""
 
+import contextlib
+import itertools
 import math
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.markup import escape
 
-from shoal import console
+from shoal import console, workers
 from shoal.cli.commands import answer
 from shoal.disk import ledger as folders
 from shoal.disk.cache import cached, code_version
@@ -22,6 +25,8 @@ from shoal.lab.claim import Check, Claim, Statement
 from shoal.lab.ledger import Entry, Json
 from shoal.pages import ledger as pages
 from shoal.papers import PAPERS, paper_of, split_target
+from shoal.runtime import cores
+from shoal.sweeps.cluster import Spread, spreading
 
 FREEZE = "freeze"
 
@@ -40,9 +45,20 @@ def wanted(names: Sequence[str]) -> list[Statement]:
     return list(chosen.values())
 
 
+def homes_of(names: Sequence[str]) -> dict[str, str]:
+    """Where other processes find the claims, by key: ``TARGET.PART``."""
+    found: dict[str, str] = {}
+    for name in names or PAPERS:
+        target = split_target(name)[0]
+        paper, where = paper_of(target), workers.absolute_target(target)
+        found |= {c.key: f"{where}.{c.key.removeprefix(f'{paper.key}.')}" for c in paper.claims}
+    return found
+
+
 def claims(
     *names: str, until_decided: bool, budget: str, seeds: int | None, replicate: bool,
-    replay: bool, ledger: Path, out: Path | None, markdown: Path | None, json: bool,
+    replay: bool, listed: bool, ledger: Path, scheduler: str | None, out: Path | None,
+    markdown: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """``shoal claims``."""
     if names[:1] == (FREEZE,):
@@ -54,15 +70,20 @@ def claims(
     seconds = spending.budget_seconds(budget) if budget else math.inf
     if (budget or seeds is not None) and not (until_decided or replicate):
         raise InputError("--budget and --seeds belong to --until-decided (or --replicate).")
+    if scheduler is not None and not (until_decided or replicate or replay):
+        raise InputError("--scheduler belongs to --until-decided, --replicate or --replay.")
     if until_decided or replicate or replay:
-        with folder:
+        with _hands(names, scheduler, alone=seeds is not None) as hands, folder:
+            end = time.monotonic() + seconds
             entries = entries_of(folder, _only_claims(chosen))
-            if replay or until_decided:
-                entries = _replay_changed(folder, entries, every=replay)
+            if replay:
+                _replay(folder, entries, range(len(entries)), hands, end)
             if until_decided:
-                _spend(folder, entries, seconds, seeds)
+                _spend(folder, entries, end, seeds, hands)
+                _replay(folder, entries, _made_by_others(entries), hands, end)
+                _remind(_made_by_others(entries))
             if replicate:
-                _replicate(folder, entries, seconds, seeds)
+                _replicate(folder, entries, end, seeds, hands)
     records, others = _read(folder, chosen)
     if out is not None:
         pages.write_pages(out, records, others, write_whole)
@@ -70,6 +91,8 @@ def claims(
         write_whole(markdown, pages.markdown(records, others).encode())
     if json:
         answer(_json(records, others), json=True)
+    elif listed:
+        answer(None, [_short_table(records, others)], json=False)
     elif len(records) + len(others) == 1:
         answer(None, pages.story(records[0]) if records else pages.told(others[0]), json=False)
     else:
@@ -217,56 +240,163 @@ def _today() -> str:
     return time.strftime("%Y-%m-%d", time.gmtime())
 
 
-def _replay_changed(folder: LedgerFolder, entries: list[Entry], *, every: bool) -> list[Entry]:
-    """Recompute two seeds of every result that other code has made."""
-    found = []
-    for entry in entries:
-        key = entry.registration["claim"]
-        other = every or _code(key) not in entry.result["code"]
-        if entry.claim and other and entry.result["effects"] and not entry.exploratory:
-            result = spending.replay(entry, code=_code(key), date=_today())
-            if result != entry.result:
-                folder.write(folders.SCORED, result)
-            said = (
-                "is stale: its first two seeds no longer come out" if result["stale"] else "stands"
-            )
-            console.note(f"{key}: {said} (replayed with the present code)")
-            entry = entry._replace(result=result)
-        found.append(entry)
-    return found
+class Hands(NamedTuple):
+    """Who runs seeds: other processes, which find claims by their homes, or this one."""
+
+    spread: Spread | None
+    homes: Mapping[str, str]
+    far: bool = False  # On a cluster; here a single claim needs no other process.
+
+
+@contextlib.contextmanager
+def _hands(names: Sequence[str], scheduler: str | None, *, alone: bool) -> Iterator[Hands]:
+    """Processes of this machine or of a cluster; with ``alone``, or one core, this process."""
+    if scheduler is None and (alone or cores() == 1):
+        yield Hands(None, {})
+        return
+    with spreading(scheduler) as spread:
+        yield Hands(spread, homes_of(names), far=scheduler is not None)
+
+
+def _answers(
+    tasks: Iterator[workers.Task], entries: list[Entry], hands: Hands, most: int
+) -> Iterator[workers.Answer]:
+    """Perform jobs, at most so many at once."""
+    if hands.spread is not None and (hands.far or most > 1):
+        yield from hands.spread(tasks, most)
+        return
+    for task in tasks:
+        claim = entries[task["entry"]].claim
+        try:
+            found = spending.measured(claim, task["seeds"], task["control"]) if claim else None
+        except Exception as error:  # a claim that fails does not stop the others
+            yield workers.Answer(task, None, f"{type(error).__name__}: {error}")
+        else:
+            yield workers.Answer(task, found)
+
+
+def _task(job: spending.Job, entry: Entry, hands: Hands) -> workers.Task:
+    key = entry.registration["claim"]
+    return job._asdict() | {"claim": hands.homes.get(key, key)}
+
+
+def _made_by_others(entries: list[Entry]) -> list[int]:
+    """Results that other code has made."""
+    return [index for index, entry in enumerate(entries) if _must_be_replayed(entry)]
+
+
+def _must_be_replayed(entry: Entry) -> bool:
+    """Whether other code has made a result, so that no seeds are added before a replay."""
+    result, known = entry.result, entry.claim is not None and not entry.exploratory
+    code = _code(entry.registration["claim"])
+    return known and bool(result["effects"]) and not result["stale"] and code not in result["code"]
+
+
+def _remind(indices: Sequence[int]) -> None:
+    if indices:
+        console.note(
+            f"{len(indices)} results are of earlier code and were not recomputed: "
+            "shoal claims --replay."
+        )
+
+
+def _replay(
+    folder: LedgerFolder, entries: list[Entry], indices: Sequence[int], hands: Hands,
+    end: float,
+) -> None:  # fmt: skip
+    """Recompute two seeds of some results, until the time is over."""
+    changed = [
+        spending.replay_job(index, entries[index])
+        for index in indices
+        if entries[index].claim and entries[index].result["effects"]
+        if not entries[index].exploratory
+    ]
+    tasks = (
+        _task(job, entries[job.entry], hands)
+        for job in itertools.takewhile(lambda _: time.monotonic() < end, changed)
+    )
+    for found in _answers(tasks, entries, hands, len(changed)):
+        if found.error is not None:
+            _leave_out(entries, found)
+        else:
+            _compare(folder, entries, found)
+
+
+def _compare(folder: LedgerFolder, entries: list[Entry], found: workers.Answer) -> None:
+    """Keep what a replay says of a result."""
+    entry = entries[found.task["entry"]]
+    key = entry.registration["claim"]
+    result = spending.replayed(entry, found.value, code=_code(key), date=_today())
+    if result != entry.result:
+        folder.write(folders.SCORED, result)
+    stale = "is stale: its first two seeds no longer come out"
+    console.note(f"{key}: {stale if result['stale'] else 'stands'} (replayed)")
+    entries[found.task["entry"]] = entry._replace(result=result)
+
+
+def _leave_out(entries: list[Entry], found: workers.Answer) -> None:
+    """Do without a claim that failed."""
+    entry = entries[found.task["entry"]]
+    console.note(f"{entry.registration['claim']} is left out: {found.error}")
+    entries[found.task["entry"]] = entry._replace(claim=None)
 
 
 def _spend(
-    folder: LedgerFolder, entries: list[Entry], seconds: float, most: int | None,
-    kind: str | None = None, stop: Callable[[Entry], bool] = lambda _: False,
+    folder: LedgerFolder, entries: list[Entry], end: float, most: int | None,
+    hands: Hands, kind: str | None = None,
+    stop: Callable[[Entry], bool] = lambda _: False,
 ) -> int:  # fmt: skip
     """Run jobs until nothing is left, the time is over or the seeds are used; seeds that were run.
 
-    Every batch is on disk before the next begins.
+    Every batch is on disk when its claim's next begins.
     """
-    begun, used = time.monotonic(), 0
-    while time.monotonic() - begun < seconds and (most is None or used < most):
-        job = spending.next_job([e for e in entries if not stop(e)])
-        if job is None:
-            break
-        entry = [e for e in entries if not stop(e)][job.entry]
-        index = entries.index(entry)
-        if most is not None:
-            job = job._replace(seeds=job.seeds[: most - used])
-        key = entry.registration["claim"]
-        try:
-            result = spending.perform(entry, job, code=_code(key), date=_today())
-        except Exception as error:  # a claim that fails does not stop the others
-            console.note(f"{key} is left out: {type(error).__name__}: {error}")
-            entries[index] = entry._replace(claim=None)
-            continue
-        usual = folders.EXPLORATORY if entry.exploratory else folders.SCORED
-        folder.write(kind or usual, result)
-        entries[index] = entry._replace(result=result)
-        used += len(job.seeds)
-        _tell(entries[index], job, time.monotonic() - begun, seconds)
+    begun, used, deciding = time.monotonic(), 0, threading.Lock()
+    busy: set[int] = set()
+
+    def tasks() -> Iterator[workers.Task]:
+        nonlocal used
+        while time.monotonic() < end and (most is None or used < most):
+            with deciding:
+                skip = busy | {index for index, entry in enumerate(entries) if stop(entry)}
+                job = spending.next_job(entries, skip=skip, by_clock=most is None)
+                task: workers.Task = {}  # while only busy claims are left
+                if job is not None:
+                    busy.add(job.entry)
+                    entry = entries[job.entry]
+                    if again := kind is None and _must_be_replayed(entry):
+                        job = spending.replay_job(job.entry, entry)
+                    elif most is not None:
+                        job = job._replace(seeds=job.seeds[: most - used])
+                    used += 0 if again else len(job.seeds)
+                    task = _task(job, entry, hands) | {"replay": again}
+                over = not task and not busy
+            if over:
+                break
+            yield task
+
+    mine = sum(entry.claim is not None for entry in entries)
+    for found in _answers(tasks(), entries, hands, mine):
+        index, job = found.task["entry"], spending.Job(*(found.task[f] for f in JOB))
+        with deciding:
+            busy.discard(index)
+            if found.error is not None:
+                _leave_out(entries, found)
+                continue
+            if found.task["replay"]:
+                _compare(folder, entries, found)
+                continue
+            entry = entries[index]
+            code = _code(entry.registration["claim"])
+            result = spending.with_measured(entry, job, found.value, code=code, date=_today())
+            usual = folders.EXPLORATORY if entry.exploratory else folders.SCORED
+            folder.write(kind or usual, result)
+            entries[index] = entry._replace(result=result)
+        _tell(entries[index], job, time.monotonic() - begun, end - begun)
     _summary(entries, used, time.monotonic() - begun)
     return used
+
+
+JOB = spending.Job._fields
 
 
 def _tell(entry: Entry, job: spending.Job, spent: float, budget: float) -> None:
@@ -324,8 +454,9 @@ def _summary(entries: list[Entry], used: int, spent: float) -> None:
 
 
 def _replicate(
-    folder: LedgerFolder, entries: list[Entry], seconds: float, most: int | None
-) -> None:
+    folder: LedgerFolder, entries: list[Entry], end: float, most: int | None,
+    hands: Hands,
+) -> None:  # fmt: skip
     """The decided claims once more, on seeds that no claim has used."""
     words = {r["claim"]: r["verdict"]["word"] for r in books.records(entries)
              if r["status"] == "current"}  # fmt: skip
@@ -337,7 +468,7 @@ def _replicate(
             mine.append(entry._replace(result=kept, exploratory=True))  # each by itself
     if not mine:
         raise InputError("no decided claim to replicate; run shoal claims --until-decided first.")
-    _spend(folder, mine, seconds, most, kind=folders.REPLICAS,
+    _spend(folder, mine, end, most, hands, kind=folders.REPLICAS,
            stop=lambda e: spending.replica_verdict(e) != "undecided")  # fmt: skip
     found = [(e.registration["claim"], spending.replica_verdict(e)) for e in mine]
     equal = sum(word == words[key] for key, word in found)
@@ -352,13 +483,28 @@ def _replicate(
 # ----------------------------------------------------------------------------------------- showing
 
 
+def _short_table(records: list[Json], others: Sequence[Any]) -> Any:
+    """One line per claim."""
+    rows = [
+        (escape(r["claim"]), console.coloured(pages.word_of(r)), escape(pages.reason_of(r)))
+        for r in records
+        if r["status"] != "superseded"
+    ]
+    rows += [(escape(o.key), console.coloured(_other_word(o)), o.kind) for o in others]
+    return console.table("claim", "verdict", "", rows=rows)
+
+
+def _other_word(other: Any) -> str:
+    held = isinstance(other, Check) or other.witness()["accepted"]
+    return "check" if isinstance(other, Check) else "supported" if held else "inconclusive"
+
+
 def _table(records: list[Json], others: Sequence[Any]) -> Any:
     rows = [_cells(record) for record in records if record["status"] != "superseded"]
     for other in others:
         said = f"{escape(other.statement)}\n[dim]{escape(other.key)}[/]"
-        held = isinstance(other, Check) or other.witness()["accepted"]
-        word = "check" if isinstance(other, Check) else "supported" if held else "inconclusive"
-        rows.append((said, console.coloured(word) + f"\n[dim]{other.kind}[/]", "", "", ""))
+        word = console.coloured(_other_word(other))
+        rows.append((said, word + f"\n[dim]{other.kind}[/]", "", "", ""))
     return console.table("claim", "verdict", "draws", "median [95 % sequence]", "E", rows=rows)
 
 

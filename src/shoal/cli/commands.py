@@ -35,7 +35,7 @@ CERTIFIED_STEPS = 200  # of `certify`, for papers that leave the number of steps
 def answer(value: Any, parts: Iterable[Any] = (), note: str = "", *, json: bool) -> None:
     """End a command: the value as JSON, the only thing on standard output; or parts and a note."""
     if json:
-        print(dumps(value), end="")
+        print(dumps(value), end="", file=cli.results())
         return
     terminal = console.console()
     for part in parts:
@@ -148,7 +148,7 @@ def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
     lacking = {
         t: [n for n in t.needs if not any(f"{n}_".startswith(f"{r}_") for r in recorded)]
         for t in paper.all_theorems()
-        if t.covers_method(setup.setting.method) and t.covers(setup.setting)
+        if _is_about(t, setup)
     }
     run, found = _execute(setup, probes or ()), []
     for theorem in (t for t, needs in lacking.items() if not needs):
@@ -171,6 +171,15 @@ def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
     if missed:
         hint.insert(0, f"[dim]Not checked, for lack of a probe: {', '.join(missed)}.[/]")
     answer(summary | run.notes, chain(console.run_parts(run, found), hint), json=json)
+
+
+def _is_about(theorem: Theorem, setup: Setup) -> bool:
+    """Whether a theorem covers this model and this rule."""
+    try:
+        require_covered(setup, theorem)
+    except InputError:
+        return False
+    return True
 
 
 def certify(name: str, *, start: Start, run: Path | None, out: Path | None, json: bool) -> None:
@@ -264,7 +273,8 @@ def landscape(*folders: Path, out: Path, paper: str, json: bool, **options: Any)
     about = {"directions": found.kind, "blocks": found.blocks, "sides": found.measures}
     write_figure(out, found.figure, found.figure)
     disk.write_json(out / "measures.json", about)
-    parts = [page.figure_section(found.figure)._replace(tables=(("in numbers", *found.table),))]
+    part = page.figure_section(found.figure)._replace(finding=found.finding, seen=found.explained)
+    parts = [part._replace(tables=(("in numbers", *found.table),))]
     used = dict.fromkeys(run.setup.paper for run in runs if run.setup.paper)
     lead = f"Around the end of {' and '.join(map(str, folders))}."
     write_page(out / "index.html", "Landscape", lead, parts, used)

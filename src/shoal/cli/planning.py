@@ -9,41 +9,48 @@ from rich.markup import escape
 
 from shoal import console
 from shoal.cli.commands import answer, write_figure, write_page
-from shoal.cli.publishing import on_all_cores
+from shoal.cli.publishing import tracked
 from shoal.errors import InputError
 from shoal.lab.setting import parse_assignments
 from shoal.pages import page
+from shoal.pages.sections import sentence
 from shoal.papers import paper_of
-from shoal.sweeps import planner
+from shoal.sweeps import cluster, planner
 
 
-def _ask(questions: list[planner.Question]) -> Iterable[tuple[planner.Question, list[bool]]]:
-    """Answer questions on all cores, with progress."""
-    tasks = [{"question": question} for question in questions]
-    for found in on_all_cores(f"{questions[0]['kind']}: widths", tasks):
-        question = found.task["question"]
-        if found.error is not None:
-            raise InputError(f"at width {question['width']}: {found.error}")
-        yield question, found.value
+def _asking(spread: cluster.Spread) -> planner.Ask:
+    """Answers questions side by side, with progress."""
+
+    def ask(questions: list[planner.Question]) -> Iterable[tuple[planner.Question, list[bool]]]:
+        tasks = [{"question": question} for question in questions]
+        for found in tracked(f"{questions[0]['kind']}: widths", spread, tasks):
+            question = found.task["question"]
+            if found.error is not None:
+                raise InputError(f"at width {question['width']}: {found.error}")
+            yield question, found.value
+
+    return ask
 
 
 def plan(
-    name: str, *, settings: list[str] | None, samples: str | None, out: Path | None, json: bool,
-    **changes: Any,
+    name: str, *, settings: list[str] | None, samples: str | None, out: Path | None,
+    scheduler: str | None, json: bool, **changes: Any,
 ) -> None:  # fmt: skip
     """``shoal plan``."""
     values = parse_assignments(settings or ())
     search = planner.make_search(name, values, samples=_numbers(samples), **changes)
-    result = planner.carry_out(search, _ask)
+    with cluster.spreading(scheduler) as spread:
+        result = planner.carry_out(search, _asking(spread))
     figure, paper, table = planner.figure(result), paper_of(name), _table(result)
     folder = out or Path(f"plan-{search.paper}")
     write_figure(folder, figure, result)
-    parts = [page.figure_section(figure)._replace(tables=(table,))]
-    write_page(folder / "index.html", figure.title, paper.title, parts, [paper])
     lines = [planner.exponent_text("smallest width that trains", result.trains)]
     if result.certified is not None:
         certified = f"smallest width that {search.theorem} certifies"
         lines.append(planner.exponent_text(certified, result.certified))
+    found = " ".join(sentence(line) for line in lines)
+    parts = [page.figure_section(figure)._replace(tables=(table,), finding=found)]
+    write_page(folder / "index.html", figure.title, paper.title, parts, [paper])
     shown = [console.table(*table[1], rows=table[2]), *map(escape, lines)]
     wrote = f"wrote {folder / 'index.html'}, plan.png and plan.pdf"
     answer(result, shown, wrote, json=json)

@@ -43,13 +43,14 @@ def _proof(
         return sh.prove(disk.load_run(run, own_setup_of(target, run)), through=through)
     if not target:
         raise InputError("expected a TARGET such as wu2023 or my.py:setup, or --run DIR.")
-    setup = _setup(target_of(target), start)
+    at_once = start.steps == "0"
+    setup = _setup(target_of(target), dataclasses.replace(start, steps=None) if at_once else start)
     if len(setup.seeds) > 1:
         raise InputError(f"prove looks at one seed, and --seeds names {len(setup.seeds)}.")
+    if at_once:
+        return sh.prove(setup, through=through)
     if most_steps is not None:
         return prove_until(setup, most_steps, through=through)
-    if not setup.setting.num_steps:
-        return sh.prove(setup, through=through)
     with console.progress(f"{setup.name}: training") as tell:
         made = sh.train(setup, probes=[], progress=tell)
     return sh.prove(made, through=through)

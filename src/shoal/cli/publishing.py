@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from shoal import console, figures, workers
 from shoal.cli.commands import answer, own_setup_of, write_figure, write_page
 from shoal.disk import logs
 from shoal.disk import runs as disk
+from shoal.disk.cache import keep_measurements
 from shoal.errors import InputError, nearest
 from shoal.lab.paper import Paper, PaperFigure
 from shoal.lab.run import Run
 from shoal.pages import page, sections, theorems
 from shoal.papers import known_paper, paper_of, split_target, target_of
-from shoal.runtime import cores
+from shoal.sweeps import cluster
 
 KEPT = "What is finished is kept; the same command continues."
 
@@ -52,7 +54,10 @@ def _papers_of(keys: Iterable[str]) -> list[Paper]:
 # ------------------------------------------------------------------------------------- figures
 
 
-def reproduce(name: str, *, out: Path | None, full: bool, interactive: bool, json: bool) -> None:
+def reproduce(
+    name: str, *, out: Path | None, full: bool, interactive: bool, scheduler: str | None,
+    json: bool,
+) -> None:  # fmt: skip
     """``shoal reproduce``."""
     target, part = split_target(name)
     paper = paper_of(target)
@@ -65,13 +70,14 @@ def reproduce(name: str, *, out: Path | None, full: bool, interactive: bool, jso
     if full:
         console.note(f"{len(chosen)} figures at full size may take hours. {KEPT}")
     made = []
-    for recipe in console.tracked(f"{paper.key}: figures", chosen, len(chosen)):
-        _do_jobs(target, recipe, full=full)
-        figure = recipe.make(full)
-        caption = f"{figure.caption} Source: {recipe.source}."
-        figure = figure._replace(key=recipe.key, caption=caption)
-        write_figure(folder, figure, figure._asdict() | {"paper": paper.key})
-        made.append(figure)
+    with cluster.spreading(scheduler) as spread:
+        for recipe in console.tracked(f"{paper.key}: figures", chosen, len(chosen)):
+            _do_jobs(target, recipe, spread, full=full)
+            figure = recipe.make(full)
+            caption = f"{figure.caption} Source: {recipe.source}."
+            figure = figure._replace(key=recipe.key, caption=caption)
+            write_figure(folder, figure, figure._asdict() | {"paper": paper.key})
+            made.append(figure)
     _write_index(folder, interactive=interactive)
     files = [str(folder / f"{f.key}.{end}") for f in made for end in ("png", "pdf", "parquet")]
     answer(
@@ -92,20 +98,22 @@ def _write_index(folder: Path, *, interactive: bool) -> None:
     )
 
 
-def _do_jobs(target: str, recipe: PaperFigure, *, full: bool) -> None:
-    """Do the long parts of a figure's work, on all cores, with progress of their own."""
+def _do_jobs(target: str, recipe: PaperFigure, spread: cluster.Spread, *, full: bool) -> None:
+    """Do the long parts of a figure's work side by side, with progress of their own."""
     name = f"{workers.absolute_target(target)}.{recipe.key}"
     tasks = [{"figure": name, "full": full, "job": job} for job in range(len(recipe.jobs(full)))]
-    for found in on_all_cores(f"{target}.{recipe.key}: runs", tasks):
+    for found in tracked(f"{target}.{recipe.key}: runs", spread, tasks):
         if found.error is not None:
             raise ChildProcessError(f"{name}, run {found.task['job']}: {found.error}; {KEPT}")
+        keep_measurements({file: b64decode(text) for file, text in found.value.items()})
 
 
-def on_all_cores(label: str, tasks: list[workers.Task]) -> Iterator[workers.Answer]:
-    """Perform tasks in processes of their own, with progress."""
+def tracked(
+    label: str, spread: cluster.Spread, tasks: list[workers.Task]
+) -> Iterator[workers.Answer]:
+    """Perform tasks, with progress."""
     if tasks:
-        answers = workers.spread(tasks, most=min(cores(), len(tasks)))
-        yield from console.tracked(label, answers, len(tasks))
+        yield from console.tracked(label, spread(tasks, len(tasks)), len(tasks))
 
 
 # --------------------------------------------------------------------------------------- report
@@ -124,7 +132,8 @@ def report(*paths: Path, out: Path | None, paper: str, interactive: bool, json: 
     pages = [_page_of(path, paper) for path in paths]
     title, lead, parts, used = pages[0]
     if len(pages) > 1:
-        title, lead = "A report", "; ".join(dict.fromkeys(lead for _, lead, _, _ in pages if lead))
+        title = f"{len(pages)} results side by side"
+        lead = "; ".join(dict.fromkeys(lead for _, lead, _, _ in pages if lead))
         runs = {name: _run_of(path, paper) for name, path in _named(paths).items() if _is_run(path)}
         parts = [sections.compared_section(runs)] if len(runs) > 1 else []
         for name, (_, _, some, _) in zip(_named(paths), pages, strict=True):

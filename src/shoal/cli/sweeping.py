@@ -31,9 +31,8 @@ def sweep(
     """``shoal sweep``."""
     wanted = grid.make_sweep(file)
     if not dry_run:
-        reached = cluster.connected(scheduler) if scheduler else contextlib.nullcontext()
-        with reached as client, folders.Writer(out) as writer:
-            _run_sweep(wanted, writer, client, retry=retry, json=json)
+        with cluster.spreading(scheduler) as spread, folders.Writer(out) as writer:
+            _run_sweep(wanted, writer, spread, retry=retry, json=json)
         return
     cost = estimate(wanted, cores())
     varied = ", ".join(wanted.varied) or "only seeds vary"
@@ -48,7 +47,7 @@ def sweep(
 
 
 def _run_sweep(
-    wanted: grid.Sweep, writer: folders.Writer, client: Any, *, retry: bool, json: bool
+    wanted: grid.Sweep, writer: folders.Writer, spread: cluster.Spread, *, retry: bool, json: bool
 ) -> None:
     stored, total = _stored_keys(writer, retry=retry), wanted.file.num_runs
     keys = [wanted.key(number) for number in range(total)]
@@ -67,10 +66,7 @@ def _run_sweep(
                 return
             yield {"sweep": wanted.task(batches[k].runs, batches[k].size), "batch": k}
 
-    if client is None:
-        answers = workers.spread(tasks(), most=min(cores(), len(todo)))
-    else:
-        answers = cluster.spread(client, tasks())
+    answers = spread(tasks(), len(todo))
     try:
         with console.progress(f"{wanted.paper.key}: runs") as tell:
             for found in answers:

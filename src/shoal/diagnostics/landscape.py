@@ -130,7 +130,7 @@ def measures(values: np.ndarray, spacing: tuple[float, float]) -> dict[str, floa
     rows, columns = F.shape
     beside = [(i, j) for i in range(3) for j in range(3) if (i, j) != (1, 1)]
     around = [F[i : rows - 2 + i, j : columns - 2 + j] for i, j in beside]
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         dust = 64 * np.finfo(float).eps * np.abs(inner)
         lowest = np.logical_and.reduce([inner + dust < other for other in around])
         h, k = spacing

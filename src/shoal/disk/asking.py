@@ -6,6 +6,7 @@ in a process of its own: it reads the table, gives up the right to open anything
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,21 +16,23 @@ import polars as pl
 from shoal.disk import sweeps
 from shoal.errors import InputError, nearest
 
-SECONDS = 60
+SECONDS = 120
 GIB = 8
-"""Limits of a question: time, and memory with everything that Python and polars take."""
+"""Limits of a question: processor time, and memory with all that Python and polars take."""
+LARGEST = 10_000_000
+"""Values that an answer may have."""
 LONGEST = 100_000  # characters
 
 
 def ask(folder: Path, sql: str) -> pl.DataFrame:
     """The answer to one SELECT or WITH statement over the table ``runs``."""
     refuse_other_statements(sql)
-    request = json.dumps({"folder": str(folder), "sql": sql}).encode()
+    request = json.dumps({"folder": str(folder), "sql": sql, "seconds": SECONDS}).encode()
     command = [sys.executable, "-m", "shoal.disk.asking"]
-    try:
-        done = subprocess.run(command, input=request, capture_output=True, timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        raise InputError(f"{sql[:80]!r} took more than {SECONDS} seconds; ask for less.") from None
+    done = subprocess.run(command, input=request, capture_output=True)
+    if done.returncode == -signal.SIGXCPU:
+        msg = f"{sql[:80]!r} took more than {SECONDS} seconds of processor time; ask for less."
+        raise InputError(msg)
     if done.returncode == 2:
         raise InputError(done.stderr.decode(errors="replace").strip())
     if done.returncode:
@@ -50,9 +53,9 @@ def refuse_other_statements(sql: str) -> None:
         raise InputError(f"{reader[0]} is not available; the only table is `runs`.")
 
 
-def _answer(folder: Path, sql: str) -> bytes:
+def _answer(folder: Path, sql: str, seconds: int) -> bytes:
     table = sweeps.frame(folder)
-    _close_doors()
+    _close_doors(seconds)
     try:
         rows = pl.SQLContext({"runs": table}, eager=True).execute(sql)
     except (pl.exceptions.PolarsError, ValueError) as error:
@@ -63,16 +66,19 @@ def _answer(folder: Path, sql: str) -> bytes:
         raise InputError(f"{sql[:80]!r}: {reason}; {hint}") from None
     except pl.exceptions.PanicException as error:
         raise InputError(f"{sql[:80]!r} cannot be answered ({error}).") from None
+    if rows.height * rows.width > LARGEST:
+        msg = f"{sql[:80]!r} has {rows.height:,} rows of {rows.width} columns; ask for less."
+        raise InputError(msg)
     found = rows.write_ipc(None)
     return found.getvalue()
 
 
-def _close_doors() -> None:
+def _close_doors(seconds: int = SECONDS) -> None:
     """No file or connection can be opened from here on, and memory is limited."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (GIB * 2**30, GIB * 2**30))
-    resource.setrlimit(resource.RLIMIT_CPU, (4 * SECONDS, 4 * SECONDS))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
 
@@ -81,7 +87,7 @@ def main() -> int:
     """Answer the request on standard input."""
     request = json.load(sys.stdin)
     try:
-        found = _answer(Path(request["folder"]), request["sql"])
+        found = _answer(Path(request["folder"]), request["sql"], request["seconds"])
     except InputError as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -13,10 +13,10 @@ from typing import Any
 
 from shoal.disk.runs import read_json
 from shoal.errors import InputError
-from shoal.files import read_regular, write_aside
+from shoal.files import read_regular, remove_stale, write_aside
 from shoal.lab.ledger import Json, check_chain, empty_result, line_digest
 
-SCORED, REPLICAS, EXPLORATORY = "results", "replicas", "exploratory"
+KINDS = SCORED, REPLICAS, EXPLORATORY = "results", "replicas", "exploratory"
 
 
 class LedgerFolder:
@@ -30,7 +30,8 @@ class LedgerFolder:
             self.folder.mkdir(parents=True, exist_ok=True)
             lock: Any = (self.folder / ".lock").open("a+")
         except OSError as error:
-            msg = f"cannot write into {str(self.folder)!r} ({error.strerror}); choose --ledger."
+            reason = error.strerror or error
+            msg = f"cannot write into {str(self.folder)!r} ({reason}); choose --ledger."
             raise InputError(msg) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -39,8 +40,8 @@ class LedgerFolder:
             msg = f"{str(self.folder)!r} is being written by another process; wait for it."
             raise InputError(msg) from None
         self.lock = lock
-        for path in self.folder.rglob(".shoal-*"):
-            path.unlink(missing_ok=True)  # half written when a process was killed
+        for place in (self.folder, *(self.folder / kind for kind in KINDS)):
+            remove_stale(place)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -9,12 +9,11 @@ import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shoal import trees
 from shoal.disk.runs import read_json, require_free, write_json, write_whole
+from shoal.disk.tables import read_table
 from shoal.errors import InputError
-from shoal.files import read_regular
+from shoal.files import aside, write_npz
 
 FORMAT = 1
 TOGETHER = 64
@@ -27,10 +26,13 @@ def is_log(folder: Path) -> bool:
 
 
 def begin(folder: Path, about: dict[str, Any]) -> None:
-    """Make a log's folder."""
+    """Make a log's folder, whole or not at all."""
     require_free(folder)
-    (folder / "records").mkdir(parents=True)
-    write_json(folder / "log.json", {"format": FORMAT} | about)
+    folder.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with aside(folder.absolute().parent) as place:
+        (place / "log" / "records").mkdir(parents=True)
+        write_json(place / "log" / "log.json", {"format": FORMAT} | about)
+        (place / "log").rename(folder)
 
 
 def append(folder: Path, row: dict[str, Any]) -> None:
@@ -55,7 +57,7 @@ def _parquet(table: Any) -> bytes:
 
 def write_params(path: Path, params: Any) -> None:
     """Write weights by block name, whole or not at all."""
-    np.savez(content := io.BytesIO(), **trees.blocks(params))
+    write_npz(content := io.BytesIO(), trees.blocks(params))
     write_whole(path, content.getvalue())
 
 
@@ -67,7 +69,7 @@ def records(folder: Path) -> Any:
     if not files:
         raise InputError(f"{str(folder)!r} holds no record yet.")
     try:
-        tables = [pl.read_parquet(io.BytesIO(read_regular(path, follow=True))) for path in files]
+        tables = [read_table(path) for path in files]
         return pl.concat(tables, how="diagonal").unique("step").sort("step")
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{str(folder)!r} is damaged ({type(error).__name__}).") from None

@@ -8,7 +8,6 @@ of operations for every sample, weights, targets and constants by hash, the ball
 import hashlib
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from shoal.disk.runs import versions, write_whole
 from shoal.errors import InputError
+from shoal.files import write_npz
 from shoal.jsons import plain
 from shoal.lab.proof import Proof
 from shoal.verified.centre import evaluate
@@ -23,7 +23,9 @@ from shoal.verified.facts import Question, anchor_numbers
 from shoal.verified.lower import Lowered
 from shoal.verified.program import Program, cut
 
-FORMAT = "shoal proof 2"
+FORMAT = "shoal proof 3"
+DERIVED = ("largest_residual", "path", "distance", "delta")
+"""Constants that the theorem does not need; a file holds only what its checker computes again."""
 STATEMENT = (
     "Gradient descent in real arithmetic, started at these floats taken as exact numbers, on the "
     "real function that the operations denote. Assumes IEEE binary64; sums of products within the "
@@ -54,10 +56,9 @@ def digest(array: np.ndarray) -> str:
     return hashlib.sha256(head + array.tobytes()).hexdigest()
 
 
-def _operations(program: Program, weights: Sequence[np.ndarray], arrays: _Arrays) -> dict[str, Any]:
+def _operations(program: Program, arrays: _Arrays) -> dict[str, Any]:
     """A program as a plain list; its options that are arrays, by name."""
-    values = evaluate(program, list(weights), order=0).values
-    made, found = Lowered(program, values), []
+    made, found = Lowered(program), []
     for op in made.operations:
         named = {k: arrays.name(v) for k, v in op.options.items() if isinstance(v, np.ndarray)}
         rest = {k: v for k, v in op.options.items() if k not in named}
@@ -74,8 +75,8 @@ class _Programs:
         self.arrays, self.found = arrays, []  # type: ignore[var-annotated]
         self.known: dict[str, int] = {}
 
-    def number(self, program: Program, weights: Sequence[np.ndarray]) -> int:
-        made = plain(_operations(program, weights, self.arrays))
+    def number(self, program: Program) -> int:
+        made = plain(_operations(program, self.arrays))
         text = json.dumps(made)
         if text not in self.known:
             self.known[text] = len(self.found)
@@ -89,10 +90,10 @@ def _programs(proof: Proof, question: Question, arrays: _Arrays) -> dict[str, An
     inner, outer, blank = [], [], []
     for k, program in enumerate(question.programs):
         first, rest = cut(program, proof.at[k]) if proof.through else (program, None)
-        inner.append(made.number(first, question.weights))
+        inner.append(made.number(first))
         if rest is not None:
             u = evaluate(first, list(question.weights), order=0).output.value.mid
-            outer.append(made.number(rest, (u,)))
+            outer.append(made.number(rest))
             blank.append(np.zeros(u.size))
     targets = [arrays.name(y) for y in question.targets]
     return {
@@ -116,13 +117,13 @@ def write_proof(path: Path, proof: Proof) -> None:
         "weights": [arrays.name(W) for W in question.weights],
         "through": proof.through, "jaxpr": proof.jaxpr, "versions": versions(), "checked": None,
     }  # fmt: skip
+    body["constants"] = {k: v for k, v in body["constants"].items() if k not in DERIVED}
     body |= _programs(proof, question, arrays)
     body["arrays"] = {name: digest(array) for name, array in arrays.found.items()}
     body = json.loads(json.dumps(body))
     body["sha256"] = seal(body)
-    np.savez(packed := io.BytesIO(), **arrays.found)  # type: ignore[arg-type]
-    write_whole(path.with_suffix(".npz"), packed.getvalue())
-    write_whole(path, (json.dumps(body, indent=1) + "\n").encode())
+    write_npz(packed := io.BytesIO(), arrays.found)
+    write_whole(path, (json.dumps(body, indent=1) + "\n").encode(), npz=packed.getvalue())
 
 
 def seal(body: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ import io
 import json
 import os
 import platform
-import shutil
 import tempfile
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -26,8 +25,9 @@ import numpy as np
 
 import shoal
 from shoal import trees
+from shoal.disk.tables import read_table
 from shoal.errors import InputError
-from shoal.files import npz_names, read_npz, read_regular, write_aside
+from shoal.files import aside, npz_names, read_npz, read_regular, write_aside, write_npz
 from shoal.jsons import dumps
 from shoal.lab.probes import SENTENCES
 from shoal.lab.replay import Loaded, drawn_again
@@ -76,7 +76,8 @@ def require_folder(folder: Path) -> None:
             if len(os.fsencode(parent.name)) > 255:
                 raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
             parent = parent.parent
-        Path(tempfile.mkdtemp(prefix=".shoal-", dir=parent)).rmdir()
+        with tempfile.TemporaryFile(dir=parent):
+            pass
     except OSError as error:
         msg = f"cannot write into {str(folder)[:200]!r} ({error.strerror}); choose another --out."
         raise InputError(msg) from None
@@ -100,18 +101,16 @@ def save_run(folder: Path, run: Run, certificates: Iterable[Any] = ()) -> None:
     require_free(folder)
     folder = _absolute(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".shoal-", dir=folder.parent))
-    try:
-        _write_files(aside, run, [found.to_json(curves=True) for found in certificates])
-        for path in aside.iterdir():
+    with aside(folder.parent) as place:
+        made = place / "run"
+        made.mkdir()
+        _write_files(made, run, [found.to_json(curves=True) for found in certificates])
+        for path in made.iterdir():
             with path.open("rb") as file:
                 os.fsync(file.fileno())
-        aside.chmod(0o755)
+        made.chmod(0o755)
         require_free(folder)
-        aside.rename(folder)
-    except BaseException:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise
+        made.rename(folder)
 
 
 def _write_files(folder: Path, run: Run, theorems: list[dict[str, Any]]) -> None:
@@ -129,7 +128,7 @@ def _write_files(folder: Path, run: Run, theorems: list[dict[str, Any]]) -> None
     if arrays := {name: x for name, x in run.probes.items() if x.ndim > 2}:
         files["probes"] = {"seed": np.asarray(run.seeds), "step": run.step} | arrays
     for name, content in files.items():
-        np.savez(folder / f"{name}.npz", **content)
+        write_npz(folder / f"{name}.npz", content)
     (folder / "certificates.json").write_text(dumps(theorems), encoding="utf-8")
     steps, drawn = setup.step_size, drawn_again(setup)
     if steps is not None and np.ptp(steps) == 0:
@@ -177,11 +176,11 @@ def _problem_arrays(setup: Setup) -> dict[str, np.ndarray]:
     }
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file aside, then give it its name, replacing what was there."""
+def write_whole(path: Path, content: bytes, **beside: bytes) -> None:
+    """Write a file aside, and those ``beside`` it, then give it its name, replacing what was."""
     path = _absolute(path)
     try:
-        write_aside(path, content)
+        write_aside(path, content, {f".{end}": more for end, more in beside.items()})
     except OSError as error:
         msg = f"cannot write {str(path)[:200]!r} ({error.strerror}); choose another --out."
         raise InputError(msg) from None
@@ -212,7 +211,7 @@ def load_run(folder: Path, setup: Setup | None = None) -> Run:
     about = read_json(folder / "run.json")
     try:
         found = _setup_of(folder, about, setup)
-        expected = np.arange(0, about["setting"]["num_steps"] + 1, about["setting"]["every"])
+        expected = range(0, about["setting"]["num_steps"] + 1, about["setting"]["every"])
         loaded = Loaded(str(folder), _drawn(about), _check_files(folder, about))
         parts = {str(name): tuple(map(str, some)) for name, some in about.get("probes", {}).items()}
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
@@ -381,13 +380,13 @@ def read_json(path: Path) -> Any:
 
 
 def _read_trajectory(
-    path: Path, setup: Setup, steps: np.ndarray
+    path: Path, setup: Setup, expected: range
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     import polars as pl
 
     seeds, where = setup.seeds, repr(str(path))
     try:
-        frame = pl.read_parquet(io.BytesIO(read_regular(path, follow=True)))
+        frame = read_table(path)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError(f"{where} cannot be read ({str(error).splitlines()[0]}).") from None
     if missing := {"seed", "step", "risk"} - set(frame.columns):
@@ -400,6 +399,10 @@ def _read_trajectory(
     if odd or any(frame.null_count().row(0)):
         msg = f"{where}: every column must hold numbers, with none missing ({', '.join(odd)})."
         raise InputError(msg)
+    exactly = f"{where} does not hold exactly the steps of run.json for each of its seeds."
+    if len(frame) != len(seeds) * len(expected):
+        raise InputError(exactly)
+    steps = np.array(expected)
     places = {seed: place for place, seed in enumerate(seeds)}
     place = np.array([places.get(seed, len(seeds)) for seed in frame["seed"]])
     frame = frame[np.lexsort((frame["step"].to_numpy(), place))]  # in the order of the seeds
@@ -407,8 +410,7 @@ def _read_trajectory(
         frame["seed"].to_list() != np.repeat(seeds, len(steps)).tolist()
         or frame["step"].to_list() != np.tile(steps, len(seeds)).tolist()
     ):
-        msg = f"{where} does not hold exactly the steps of run.json for each of its seeds."
-        raise InputError(msg)
+        raise InputError(exactly)
 
     def column(name: str) -> np.ndarray:
         return frame[name].to_numpy(writable=True).reshape(len(seeds), len(steps))

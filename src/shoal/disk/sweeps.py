@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from shoal.disk.tables import read_table
 from shoal.errors import InputError
-from shoal.files import read_regular, write_aside
+from shoal.files import read_regular, remove_stale, write_aside
 
 MERGE_AT = 64  # Files.
 CURVES = ("curve_step", "curve_risk")
@@ -46,7 +47,7 @@ def load(folder: Path) -> tuple[pl.DataFrame | None, list[Damaged]]:
             content = read_regular(path)
             if _digest(content) != path.stem:
                 raise OSError("its content changed after it was written")
-            found = _checked(pl.read_parquet(io.BytesIO(content)))
+            found = _checked(read_table(path, content=content))
             both = [rows.clear() for rows in (*frames[:1], found)]  # do the types go together?
             pl.concat(both, how="diagonal_relaxed")
             frames.append(found)
@@ -133,7 +134,8 @@ class Writer:
             self.runs.mkdir(parents=True, exist_ok=True)
             self.lock = (folder / "lock").open("a+")
         except OSError as error:
-            msg = f"cannot write into {str(folder)!r} ({error.strerror}); choose another --out."
+            reason = error.strerror or error
+            msg = f"cannot write into {str(folder)!r} ({reason}); choose another --out."
             raise InputError(msg) from None
 
     def __enter__(self) -> "Writer":
@@ -148,8 +150,8 @@ class Writer:
         self.lock.truncate(0)
         self.lock.write(f"process {os.getpid()}\n")
         self.lock.flush()
-        for path in (*self.folder.glob(".shoal-*"), *self.runs.glob(".shoal-*")):
-            path.unlink(missing_ok=True)  # half written when a process was killed
+        for place in (self.folder, self.runs):
+            remove_stale(place)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from shoal.evidence.betting import HALF, needed
+from shoal.evidence.betting import HALF, e_value_near, needed
 from shoal.evidence.family import FIRST_THRESHOLD
 
 PILOT, BATCH, FUTILE_FROM = 8, 8, 24
@@ -26,8 +26,11 @@ def rest(
         return 0
     q = (above + 1) / (counted + 2)
     hopeful = min(1.0, q + math.sqrt(q * (1 - q) / (counted + 3)))
+    k = 0  # how many must be above; never falls with more seeds. A guess needs no exact e-values.
     for r in range(1, most - counted + 1):
-        k = needed(counted + r, threshold, share)
-        if k is not None and above + math.floor(hopeful * r + 0.5) >= k:
+        n = counted + r
+        while k <= n and e_value_near(n, k, float(share)) < threshold:
+            k += 1
+        if k <= n and above + math.floor(hopeful * r + 0.5) >= k:
             return r
     return None

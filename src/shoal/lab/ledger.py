@@ -121,7 +121,7 @@ def check_chain(lines: Sequence[str]) -> list[Json]:
         try:
             entry = json.loads(line)
             kept = entry["digest"], entry["previous"], entry["place"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise InputError(f"line {number + 1} of the registrations cannot be read.") from None
         if kept != (digest(entry), previous, number):
             msg = f"line {number + 1} of the registrations ({entry.get('claim')}) was changed "
@@ -227,7 +227,7 @@ def with_effects(result: Json, effects: Sequence[Effect | None], control: int | 
 
 
 def control_seed(registration: Json, number: int) -> int:
-    """The first seed of a control; controls of one half of the range have 250 seeds each."""
+    """The first seed of a control; each has 500 of the 2500 seeds of its sort."""
     sort = registration["controls"][number]["sort"]
     offset = POSITIVE if sort == "positive" else NEGATIVE
     before = [c["sort"] == "positive" for c in registration["controls"][:number]]
@@ -253,7 +253,7 @@ def stale(old: Sequence[Effect | None], new: Sequence[Effect | None], spread: fl
         if a is None or b is None:
             if a is not b:
                 return True
-        elif any(far(x, y) for x, y in zip(a.value, b.value, strict=True)):
+        elif any(far(x, y) for x, y in zip((*a.value, *a.bend), (*b.value, *b.bend), strict=True)):
             return True
     return False
 

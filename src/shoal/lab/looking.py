@@ -87,14 +87,18 @@ class Look:
         count = trees.size(self.start.moving(params))
         product = lambda v: np.asarray(self._hessian_product(params, np.ravel(v)))  # noqa: E731
         if count <= 60:
-            values = np.linalg.eigvalsh(np.stack([product(v) for v in np.eye(count)]))
-            return float(values[-1 if which == "LA" else 0])
+            matrix = np.stack([product(v) for v in np.eye(count)])
+            if not np.isfinite(matrix).all():  # as at a kink
+                return float("nan")
+            return float(np.linalg.eigvalsh(matrix)[-1 if which == "LA" else 0])
         start = np.random.default_rng(0).normal(size=count)
         operator = LinearOperator((count, count), matvec=product, dtype=np.float64)
         most = min(20, max(6, 2**27 // count))  # vectors that are kept: 1 GiB of them
         options: Any = {"k": 1, "which": which, "v0": start, "tol": 1e-3, "maxiter": 400}
         options |= {"ncv": most} | ({"tol": 0.03, "maxiter": 8} if most < 20 else {})
-        if not np.any(product(start)):
+        if not np.isfinite(curved := product(start)).all():
+            return float("nan")
+        if not np.any(curved):
             return 0.0
         try:
             return float(eigsh(operator, return_eigenvectors=False, **options)[0])
@@ -350,4 +354,4 @@ def _at_rest(look: Look) -> tuple[str, str] | None:
         return "at the floor", "the model is linear in its weights, and this is the minimum"
     if low < -1e-4 * abs(high):
         return "at a saddle", f"the gradient is {look.slope:.1e}, the Hessian goes to {low:.1e}"
-    return "stuck", f"the gradient is {look.slope:.1e}, the risk {share:.3g} of its start"
+    return "stuck", f"the gradient is {look.slope:.1e}, the risk is {share:.3g} times the first"

@@ -15,7 +15,7 @@ import numpy as np
 
 from shoal import trees
 from shoal.diagnostics import inside
-from shoal.errors import InputError, nearest
+from shoal.errors import InputError, nearest, place_of, words_of
 from shoal.interop import from_module, is_module
 from shoal.lab.memory import refuse_giant_steps
 from shoal.lab.setting import Setting, Static, with_values
@@ -141,12 +141,11 @@ def own_setup(
     )  # fmt: skip
     require_precision(precision, setting)
     trained_blocks(setting, params0)
-    outputs, coupled = _tried(setting, jax.tree.map(lambda W: W[0], params0), x)
-    setting = setting.replace(coupled=coupled)
-    y = _targets(setting, outputs, y, named=isinstance(loss, str))
+    first = jax.tree.map(lambda W: W[0], params0)
+    y = _targets(setting, _traced(setting, first, x), y, named=isinstance(loss, str))
     made = Setup(setting, Samples(x, y), params0, seeds, from_init=drawn).astype(precision)
-    refuse_giant_steps(made.one())
-    return made
+    refuse_giant_steps(made.one())  # before anything is computed
+    return made.replace(setting=setting.replace(coupled=_coupled(setting, first, x)))
 
 
 def module_setup(module: Any, *args: Any, **values: Any) -> Setup:
@@ -217,6 +216,8 @@ def _checked_weights(params: Any, what: str) -> Any:
         raise InputError(f"{what} no arrays; expected a tree of them, such as a dict.")
 
     def one(path: str, W: Any) -> np.ndarray:
+        if "\0" in path or path != path.encode("utf-8", "replace").decode():
+            raise InputError(f"{what} a block {path!r}, which cannot be the name of an array.")
         try:
             array = np.asarray(W)
         except Exception as error:
@@ -310,11 +311,8 @@ def _targets(setting: Own, outputs: Any, y: np.ndarray, *, named: bool) -> np.nd
 # ------------------------------------------------------------------------------------ the function
 
 
-def _tried(setting: Own, params: Any, x: Any) -> tuple[Any, bool]:
-    """Shape and type of the outputs, and whether they depend on other samples of the batch.
-
-    Refuses a function that cannot be used, with its reason.
-    """
+def _traced(setting: Own, params: Any, x: Any) -> Any:
+    """Shape and type of the outputs. Refuses a function that cannot be used, with its reason."""
     function, label = setting.function, setting.label
 
     def once(*given: Any) -> Any:
@@ -349,28 +347,28 @@ def _tried(setting: Own, params: Any, x: Any) -> tuple[Any, bool]:
         )
     if outputs.dtype.kind != "f":
         raise InputError(f"{label}(params, x) returns {outputs.dtype}; expected real numbers.")
-    first = jax.jit(function)(params, x)
+    return outputs
+
+
+def _coupled(setting: Own, params: Any, x: Any) -> bool:
+    """Whether outputs depend on other samples of the batch; refuses those that are not finite."""
+    first = jax.jit(setting.function)(params, x)
     if not bool(jnp.isfinite(first).all()):
-        raise InputError(f"{label}(params, x) is NaN or infinite at the given weights.")
+        raise InputError(f"{setting.label}(params, x) is NaN or infinite at the given weights.")
     try:
         alone = jax.jit(jax.vmap(setting.apply, in_axes=(None, 0)))(params, x)
         apart = jnp.max(jnp.abs(alone - first)) / jnp.maximum(jnp.max(jnp.abs(first)), 1e-300)
     except Exception:  # it does not work on a batch of one
-        return outputs, True
-    return outputs, not bool(apart < 1e-9)
+        return True
+    return not bool(apart < 1e-9)
 
 
 def _said(what: str, error: Exception) -> InputError:
     """The user's mistake in one sentence, with the line of the user's file."""
-    place = ""
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not any(part in code.co_filename for part in ("/jax/", "/shoal/", "/numpy/", "<frozen")):
-            place = f" in {Path(code.co_filename).name}, line {trace.tb_lineno}"
-        trace = trace.tb_next
+    place = f" in {where}" if (where := place_of(error)) else ""
     kind = type(error).__name__
-    reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:160]
+    lines = words_of(error).splitlines()
+    reason = next((line.strip(" .") for line in lines if line.strip()), "")[:160]
     if "Tracer" in kind or kind == "ConcretizationTypeError":
         reason = (
             "it needs the values of its arguments; use jax.numpy instead of numpy, and jnp.where "
@@ -411,10 +409,12 @@ class OwnModel:
                     raise InputError(f"{key} is a module; {file.name} should also define {name}.")
             more = {"loss": beside["loss"]} if "loss" in beside else {}
             self.value = value = module_setup(value, beside["x"], beside["y"], **more)
-        if not isinstance(value, Setup) and not callable(value):
+        try:
+            self.keywords = {} if isinstance(value, Setup) else inspect.signature(value).parameters
+        except (TypeError, ValueError):  # not a function, or one that does not tell its arguments
             raise InputError(
                 f"{key} is a {type(value).__name__}; expected a Setup, or a function for one."
-            )
+            ) from None
 
     def setup(self, values: Mapping[str, Any], *, seeds: Any = (0,), **more: Any) -> Setup:
         """The setup that words describe: keywords of the function, and how to train."""
@@ -433,8 +433,7 @@ class OwnModel:
 
     def defaults(self) -> dict[str, Any]:
         """Settings that have a default, by name."""
-        known = {} if isinstance(self.value, Setup) else inspect.signature(self.value).parameters
-        found = {k: p.default for k, p in known.items() if p.default is not p.empty}
+        found = {k: p.default for k, p in self.keywords.items() if p.default is not p.empty}
         return {k: v for k, v in found.items() if isinstance(v, int | float | str)}
 
     def _made(self, keywords: dict[str, Any], seeds: tuple[int, ...]) -> Setup:
@@ -447,7 +446,7 @@ class OwnModel:
                 )
             made = self.value
         else:
-            known = inspect.signature(self.value).parameters
+            known = self.keywords
             for name in keywords:
                 if name not in known:
                     options = [*(k for k in known if k != "seeds"), *TRAINING]
@@ -492,5 +491,5 @@ def _read(text: Any) -> Any:
         return text
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # two: it is nested too deeply
         return text

@@ -10,7 +10,9 @@ A new paper is one file with such a value, called ``PAPER``.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from shoal.errors import InputError
@@ -83,19 +85,24 @@ class Paper:
         needs: Iterable[str] = (),
         source: str = OURS,
         statement: str = "",
+        covers: Mapping[str, Any] | Callable[[Any], bool] = MappingProxyType({}),
         **more: Any,
     ) -> Callable[[Callable], Callable]:
         """Register a function ``(setup, run) -> Certificate`` under its own name.
 
-        The first paragraph of its docstring is the statement, unless one is given. ``more`` may be
-        ``largest_step`` and ``covers`` (see `Theorem`).
+        The first paragraph of its docstring is the statement, unless one is given. ``covers`` are
+        values that a setting must have, or a function of it. ``more`` may be ``largest_step`` (see
+        `Theorem`).
         """
         require_provenance(source)
+        fits = covers if callable(covers) else functools.partial(has_values, dict(covers))
 
         def add(function: Callable) -> Callable:
             words = statement or " ".join((function.__doc__ or "").split("\n\n")[0].split())
             key, seen = function.__name__.lstrip("_"), tuple(dict.fromkeys((*needs, *probes)))
-            made = Theorem(key, words, source, function, method, seen, tuple(needs), **more)
+            made = Theorem(
+                key, words, source, function, method, seen, tuple(needs), covers=fits, **more
+            )
             self.theorems.append(made)
             return function
 
@@ -195,6 +202,15 @@ class Paper:
 
     def __repr__(self) -> str:
         return f"Paper({self.key!r}, {self.title!r})"
+
+
+def has_values(values: Mapping[str, Any], setting: Any) -> bool:
+    """Whether a setting has these values.
+
+    >>> has_values({"num_samples": 10}, Setting())
+    True
+    """
+    return all(getattr(setting, name) == value for name, value in values.items())
 
 
 def require_provenance(source: str) -> None:

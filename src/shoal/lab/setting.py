@@ -75,18 +75,19 @@ Names = Annotated[str, AfterValidator(_names)]
 """Names separated by commas, such as ``W_Q,W_K``."""
 
 
-def positive_numbers(name: str, text: str) -> np.ndarray:
-    """Positive numbers separated by commas, given for a setting.
+def positive_numbers(name: str, text: str, count: int, words: Iterable[str] = ()) -> np.ndarray:
+    """So many positive numbers separated by commas, given for a setting that also takes words.
 
-    >>> positive_numbers("spectrum", "0.6,0.4").tolist()
+    >>> positive_numbers("spectrum", "0.6,0.4", 2).tolist()
     [0.6, 0.4]
     """
     try:
         found = np.array(text.split(","), float)
     except ValueError:
         found = np.zeros(1)
-    if not np.all(np.isfinite(found) & (found > 0)):
-        raise InputError(f"{name}={text}: expected positive numbers such as 0.6,0.4.")
+    if not (len(found) == count and np.all(np.isfinite(found) & (found > 0))):
+        known = "".join(f"{word}, " for word in words) + ("or " if words else "")
+        raise InputError(f"{name}={text}: expected {known}{count} positive numbers like 0.6,0.4.")
     return found
 
 
@@ -137,8 +138,8 @@ class Setting:
     probe_sentences: ClassVar[dict[str, str]] = {}  # What each of the paper's own probes is.
     default_probes: ClassVar[tuple[str, ...]] = ("movement", "gradient_norm", "pl_ratio")
     objective: ClassVar[Any] = None  # ``objective(params, problem)``: a risk without samples.
-    residuals: ClassVar[Any] = None  # ``residuals(params, problem)``: the risk is half of their
-    # square, plus ``lowest``.
+    residuals: ClassVar[Any] = None  # ``residuals(params, problem)``: the objective is half of
+    # their square, plus ``lowest``.
     loss = staticmethod(half_sum_of_squares)  # A function of all outputs and all targets.
 
     num_samples: Count = 10  # Number of samples.
@@ -155,6 +156,8 @@ class Setting:
             given = cls.__dict__.get(name)
             if inspect.isfunction(given) and len(inspect.signature(given).parameters) == 2:
                 setattr(cls, name, staticmethod(given))
+        if cls.residuals is not None and cls.objective is None:
+            cls.objective = Setting._half_square
         dataclasses.dataclass(frozen=True)(cls)
 
     # ------------------------------------------------------------------ what a paper overrides
@@ -189,6 +192,11 @@ class Setting:
     def lowest(self, problem: Any) -> Any:  # noqa: ARG002
         """The known optimum of the risk, or None."""
         return None
+
+    def _half_square(self, params: Any, problem: Any) -> Any:
+        """The objective of a setting with residuals."""
+        low = self.lowest(problem)
+        return (0.0 if low is None else low) + 0.5 * jnp.sum(self.residuals(params, problem) ** 2)
 
     def rule(self, method: Method) -> Method:
         """Wrap the training rule, e.g. by a projection."""

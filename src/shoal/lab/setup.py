@@ -18,7 +18,7 @@ import numpy as np
 from shoal import models, trees
 from shoal.diagnostics.kernels import total_kernel
 from shoal.errors import InputError
-from shoal.files import read_npz
+from shoal.files import read_weights
 from shoal.lab.memory import refuse_giants
 from shoal.lab.setting import with_values
 from shoal.models import Model
@@ -121,6 +121,11 @@ class Setup:
     def fast_risk(self) -> Any:
         """The same number by the fastest way: for training steps, not for Hessians."""
         return self._risk(models.training_risk)
+
+    @property
+    def value_risk(self) -> Any:
+        """The same number by the fastest way, if no derivative is wanted."""
+        return self._risk(models.value_risk)
 
     def _risk(self, make: Callable) -> Any:
         if self.has_samples:
@@ -361,8 +366,9 @@ def untrained(setting: Any) -> Any:
 
 def check_problem(setting: Any, problem: Any, held_out: Any) -> None:
     """Let the setting refuse data from outside, and compare targets with the model's output."""
+    scores = getattr(setting.loss, "of_classes", False)  # an axis that targets do not have
     for part in (problem,) if held_out is None else (problem, held_out):
-        if setting.target() == "Y" and part.y.ndim != 1 + len(setting.output_shape()):
+        if setting.target() == "Y" and part.y.ndim + scores != 1 + len(setting.output_shape()):
             rows = ("sample", "token")[len(setting.output_shape()) - 1]
             raise InputError(f"Y has shape {part.y.shape}; expected one target row per {rows}.")
         setting.check(part)
@@ -396,7 +402,10 @@ def _weight_sizes(setting: Any, stored: Any) -> dict[str, int]:
         except (InputError, ValueError, TypeError, ZeroDivisionError):
             continue
         for block, spec in before.items():
-            for axis, (one, two) in enumerate(zip(spec.shape, after[block].shape, strict=True)):
+            more = after[block].shape if block in after else ()
+            if len(more) != len(spec.shape):  # a second layer brings an axis of layers
+                continue
+            for axis, (one, two) in enumerate(zip(spec.shape, more, strict=True)):
                 if value > 0 and two - one == value:
                     found.setdefault(name, got[block][axis] + value - one)
     return found
@@ -412,9 +421,9 @@ def _adopt(setting: Any, fixed: tuple, sizes: Mapping[str, int], where: Any) -> 
 
 
 def read_params(spec: Any, path: str | Path, precision: str) -> Any:
-    """Weights from an ``.npz`` file, with a leading axis of seeds (added if it has none)."""
+    """Weights from a file, with a leading axis of seeds (added if it has none)."""
     wanted = trees.blocks(spec)
-    arrays = read_npz(path, tuple(wanted))
+    arrays = read_weights(path, tuple(wanted))
     for name, array in arrays.items():
         axes = wanted[name].ndim
         if array.dtype.kind not in "fiu":

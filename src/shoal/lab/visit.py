@@ -1,9 +1,11 @@
 """A visit: what `shoal tour` shows of a paper."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from shoal.figures import Panel
-from shoal.lab.run import Run
+from shoal.lab.run import Run, train
+from shoal.lab.theorem import certify
 
 
 class Visit(NamedTuple):
@@ -20,6 +22,31 @@ class Visit(NamedTuple):
     runs: tuple[tuple[str, Run, tuple[str, ...]], ...] = ()
     """Runs that the page shows at length: title, run, theorems to compare it with."""
     finding: str = ""  # What came out, in one sentence; by default the first line of `words`.
+
+
+def compared(
+    paper: Any, title: str, shared: Mapping[str, Any],
+    cases: Iterable[tuple[Mapping[str, Any], str]], words: str, *, about: str,
+) -> Visit:  # fmt: skip
+    """A visit of short runs, each compared with a theorem; ``words`` has a {} for each verdict.
+
+    ``cases`` pairs settings, beside those that all runs share, with the key of a theorem.
+    """
+    rows, cases = [], tuple(cases)
+    for values, theorem in cases:
+        run = train(paper.setup({**shared, **values}))
+        row = {**values, "theorem": theorem, "last risk": float(run.risk[0, -1])}
+        rows.append(row | {"verdict": certify(run, theorem).verdict})
+    head = (*dict.fromkeys(name for values, _ in cases for name in values), "theorem", "last risk")
+    texts = [[number(x) if isinstance(x := row.get(k, ""), float) else str(x) for k in head]
+             for row in rows]  # fmt: skip
+    verdicts = [row["verdict"] for row in rows]
+    named = zip((row["theorem"] for row in rows), verdicts, strict=True)
+    return Visit(
+        title, rows, (*head, "verdict"), [(*t, v) for t, v in zip(texts, verdicts, strict=True)],
+        words.format(*verdicts), about=about,
+        verdicts=tuple((f"{theorem}, run {k}", v) for k, (theorem, v) in enumerate(named, 1)),
+    )  # fmt: skip
 
 
 def number(value: float) -> str:

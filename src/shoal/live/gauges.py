@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from shoal.certificates import is_condition
 from shoal.diagnostics import dynamics
 from shoal.errors import InputError
 from shoal.figures import thinned
@@ -77,11 +78,8 @@ def judged(asked: Asked, records: Records, *, finished: bool = False, average: A
 
 
 def _gauge(line: dict[str, Any]) -> dict[str, Any]:
-    lhs, rhs = line["lhs"], line["rhs"]
-    yes_or_no = rhs == 0.5 and lhs in (0.0, 1.0)
-    return {k: line.get(k) for k in ("name", "lhs", "rhs", "holds", "margin", "at", "relation")} | {
-        "yes_or_no": yes_or_no
-    }
+    shown = ("name", "lhs", "rhs", "holds", "margin", "at", "relation")
+    return {k: line.get(k) for k in shown} | {"yes_or_no": is_condition(line["lhs"], line["rhs"])}
 
 
 def _words_before(failed: list[str], open_: list[str]) -> str:

@@ -53,7 +53,7 @@ def attention(setup: Setup, params: Any, sample: int) -> dict[str, Any]:
 
 
 def _title(name: str, k: int, count: int) -> str:
-    plain = "attention" if "(" in name or not name else name
+    plain = "attention" if "(" in name or "->" in name or not name else name
     return plain if count == 1 else f"{plain} {k + 1}"
 
 

@@ -29,7 +29,7 @@ class WorkerProcess:
         self.process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
         self._reader: asyncio.Task | None = None
-        self.closing = False
+        self.closing = self.changed = False
 
     async def start(self) -> asyncio.subprocess.Process:
         """Start the worker if it does not run."""
@@ -76,12 +76,18 @@ class WorkerProcess:
                 process.kill()
         await process.wait()
         if not self.closing:
-            text = json.dumps({"kind": "ended", "slot": self.name, "code": process.returncode})
+            ended = {"kind": "ended", "slot": self.name, "code": process.returncode}
+            text = json.dumps(ended | {"changed": self.changed})
+            self.changed = False
             self.tell("", "ended", self.name, text)
 
-    def kill(self) -> None:
-        """End the worker, whatever it is doing; the next command starts another."""
+    def kill(self, *, changed: bool = False) -> None:
+        """End the worker, whatever it is doing (the user's file has ``changed``).
+
+        The next command starts another.
+        """
         if self.process is not None and self.process.returncode is None:
+            self.changed = changed
             self.process.kill()
 
     async def close(self) -> None:

@@ -41,6 +41,8 @@ DATA_FILES = 20
 """Dropped files that are kept; older ones are deleted."""
 HEARTBEAT = 15.0
 """Seconds between signs of life on a quiet stream."""
+LOOK = 1.0
+"""Seconds between looks at the user's own file."""
 ERRANDS = ("pin", "prove", "landscape", "save", "report")
 COMMANDS = ("hello", "look", "go", "pause", "step_size", "sample", *ERRANDS)
 STATIC = {
@@ -122,6 +124,10 @@ class Lab:
         self.board, self.out, self.start = Board(), out, start or {}
         self.ending = False
         arguments = [target if ".py" in target else "", str(out)]
+        file = target.rpartition(":")[0]
+        file = file if file.endswith(".py") else target
+        self.file = Path(file) if file.endswith(".py") else None
+        self.seen = self._stamp()
         self.live = WorkerProcess("live", arguments, self.board.put)
         self.errands = WorkerProcess("errands", arguments, self.board.put)
         routes = [
@@ -142,11 +148,34 @@ class Lab:
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         await self.live.start()  # JAX is loaded while the browser opens
+        watching = asyncio.create_task(self._watch())
         try:
             yield
         finally:
+            watching.cancel()
             await self.live.close()
             await self.errands.close()
+
+    def _stamp(self) -> tuple[int, ...] | None:
+        """When the user's own file was written; None without one, or while it is replaced."""
+        try:
+            said = None if self.file is None else self.file.stat()
+        except OSError:
+            return None
+        return said and (said.st_mtime_ns, said.st_size, said.st_ino)
+
+    def renew(self) -> None:
+        """If the user's own file has changed, end both workers: the next ones run it anew."""
+        now = self._stamp()
+        if now is not None and now != self.seen:
+            self.seen = now
+            self.live.kill(changed=True)
+            self.errands.kill(changed=True)
+
+    async def _watch(self) -> None:
+        while self.file is not None:
+            await asyncio.sleep(LOOK)
+            self.renew()
 
     def listen_as(self, port: int) -> str:
         """Accept requests for this port, and return the address of the page."""
@@ -235,6 +264,7 @@ class Lab:
             return JSONResponse({"error": "expected a command as JSON"}, 400, headers=SAFE)
         if name not in self.board.pages:
             return JSONResponse({"error": "this page is not connected"}, 409, headers=SAFE)
+        self.renew()
         worker = self.errands if command["do"] in ERRANDS else self.live
         if not await worker.send(command | {"session": name}):
             return JSONResponse({"error": "the worker is busy"}, 503, headers=SAFE)

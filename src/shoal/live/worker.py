@@ -4,6 +4,7 @@ Standard output is for messages only: what a user's file prints goes to standard
 its input ends, so no process is left behind, however the server ended.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -93,7 +94,7 @@ class Worker:
             self._do(name, do, command)
         except InputError as error:
             self.tell(name, "error", text=str(error), about=do, slot=command.get("slot", ""))
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a user's file may say sys.exit
             reason = str(error).splitlines()[0][:300] if str(error) else ""
             text = f"{type(error).__name__}: {reason}"
             self.tell(name, "error", text=text, about=do, slot=command.get("slot", ""))
@@ -147,7 +148,7 @@ class Worker:
                 if session.work(quiet=quiet):
                     self.sessions.move_to_end(name)
                     return True
-            except Exception as error:  # it must not take the other pages along
+            except (Exception, SystemExit) as error:  # it must not take the other pages along
                 session.goal, session.soon, session.jobs = session.at, {}, {}
                 text = f"{type(error).__name__}: {str(error)[:300]}"
                 self.tell(name, "error", text=text, about="work")
@@ -198,11 +199,17 @@ def _read(inbox: Inbox) -> None:
     os._exit(0)  # a compilation under way is not waited for
 
 
+def _own_output() -> IO[bytes]:
+    """Standard output for messages only; what a user's file prints goes to standard error."""
+    stream = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return stream
+
+
 def main(own: str, out: str) -> None:
     """Work for a server, until it closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
-    stream = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    stream = _own_output()
     worker = Worker(own, Path(out), stream)
     worker.tell("", "ready", process=os.getpid())
     threading.Thread(target=_read, args=(worker.inbox,), daemon=True).start()
@@ -224,11 +231,14 @@ def check(target: str, settings: list[str]) -> None:
     from shoal.live.state import State
     from shoal.runtime import command_session
 
+    stream = _own_output()
     try:
-        with command_session():
+        # standard output tells what is wrong; the user's file may print, too
+        with command_session(), contextlib.redirect_stdout(sys.stderr):
             ask(State(target, tuple(parse_assignments(settings).items())), target)
     except InputError as error:
-        sys.stdout.write(str(error))
+        stream.write(str(error).encode())
+    stream.close()
 
 
 if __name__ == "__main__":

@@ -43,6 +43,8 @@ def draw(figure: Figure) -> Any:
             else:
                 _panel(page, axes.flat[k], panel, max(images, default=1.0))
         page.suptitle(figure.title, fontsize=10, x=0.01, ha="left")
+        for _ in range(2):  # the room that the first layout leaves may change the ticks
+            page.draw_without_rendering()
     return page
 
 
@@ -103,7 +105,8 @@ def _solid(axis: Any, panel: Panel) -> None:
     top = np.nanquantile(np.where(np.isfinite(plane.values), plane.values, np.nan), 0.9)
     x, y = np.meshgrid(plane.x, plane.y)
     axis.plot_surface(x, y, np.minimum(plane.values, top), cmap="Greys_r", linewidth=0.1)
-    axis.tick_params(labelsize=6)
+    axis.tick_params(labelsize=6, pad=0)
+    axis.locator_params(nbins=4)  # more labels run into each other
 
 
 def save(figure: Figure, folder: Path) -> list[Path]:
@@ -114,7 +117,8 @@ def save(figure: Figure, folder: Path) -> list[Path]:
     options: dict[str, Any] = {"png": {"dpi": 160}, "pdf": {"metadata": {"CreationDate": None}}}
     for end, more in options.items():
         buffer = io.BytesIO()
-        page.savefig(buffer, format=end, **more)
+        with plt.rc_context({"axes.formatter.min_exponent": 2}):  # 0.2 and 3, not 2 x 10^-1
+            page.savefig(buffer, format=end, **more)
         paths.append(folder / f"{figure.key}.{end}")
         write_whole(paths[-1], buffer.getvalue())
     plt.close(page)

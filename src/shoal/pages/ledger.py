@@ -17,6 +17,10 @@ GROUPS = (
 )  # fmt: skip
 
 
+YES_NO = ", else 0"
+"""How the effect of an outcome that is yes or no ends: "1 if all drops are seen, else 0"."""
+
+
 def number(value: float) -> str:
     """Three significant digits.
 
@@ -59,6 +63,26 @@ def reason_of(record: Json) -> str:
     return "not run yet" if reason == "undecided" and not record["effects"] else reason
 
 
+def outcome(record: Json) -> str:
+    """What happens in a draw that counts for the claim, if the effect is yes or no; else nothing.
+
+    >>> outcome({"effect": "1 if all drops are seen, else 0,"})
+    'all drops are seen'
+    """
+    said = effect_text(record)
+    yes_no = said.startswith("1 if ") and said.endswith(YES_NO)
+    return said.removeprefix("1 if ").removesuffix(YES_NO) if yes_no else ""
+
+
+def e_text(value: float) -> str:
+    """An e-value.
+
+    >>> e_text(14563.5), e_text(0.4321), e_text(math.inf)
+    ('14,564', '0.432', 'inf')
+    """
+    return f"{value:,.0f}" if 100 <= value < 1e9 else number(value)
+
+
 def effect_text(record: Json) -> str:
     """What the effect is, without the comma that leads on to a verb."""
     return record["effect"].rstrip(",")
@@ -66,13 +90,12 @@ def effect_text(record: Json) -> str:
 
 def rule_text(record: Json) -> str:
     """The rule in words; for a share of draws, with the share on both sides."""
-    if (share := record["quantifier"]["share"]) in ("1/2", "all"):
+    share, what = record["quantifier"]["share"], outcome(record)
+    if share == "all" or (share == "1/2" and not what):
         return record["rule"]
-    said = f"{float(Fraction(share)):.0%}".replace("%", " %")
-    return (
-        f"supported if {record['effect']} {limits_text(record)} in more than {said} of draws; "
-        "contradicted if in fewer"
-    )
+    said = "half" if share == "1/2" else f"{float(Fraction(share)):.0%}".replace("%", " %")
+    what = what or f"{record['effect']} {limits_text(record)}"
+    return f"supported if {what} in more than {said} of draws; contradicted if in fewer"
 
 
 def limits_text(record: Json) -> str:
@@ -93,8 +116,9 @@ def sentence(record: Json) -> str:
         return f"Not testable yet: {record['waits']}."
     if not seeds["counted"]:
         return f"{said}: no seed has been run."
-    counts = f"{record['effect']} {limits_text(record)} in {seeds['above']} of {seeds['counted']} "
-    said += f": {counts}draws; {_where(record)}."
+    counts = f"{seeds['above']} of {seeds['counted']} draws"
+    what = outcome(record) or f"{record['effect']} {limits_text(record)}"
+    said += f": {what} in {counts}; {_where(record)}."
     if seeds["abstained"]:
         said += f" {seeds['abstained']} draws abstained."
     if record["bent"]:
@@ -104,7 +128,7 @@ def sentence(record: Json) -> str:
 
 def _where(record: Json) -> str:
     """Where the median lies, or the share of draws if the statement is about another share."""
-    if record["quantifier"]["share"] != "1/2" and (share := _share(record)):
+    if not about_median(record) and (share := _share(record)):
         seeds = record["seeds"]
         return f"{seeds['above'] / seeds['counted']:.1%} of draws, 95 % sequence {share}"
     middle, _, ends = median_text(record).partition(" [")
@@ -119,9 +143,25 @@ def replica_words(record: Json) -> str:
     said = "not decided yet" if found["word"] == "undecided" else f"{found['word']} by itself"
     return (
         f"Repeated on disjoint seeds: {said} ({found['above']} of {found['counted']} draws for, "
-        f"{found['below']} against; E {number(found['e']['for'])} for, "
-        f"{number(found['e']['against'])} against)."
+        f"{found['below']} against; E {e_text(found['e']['for'])} for, "
+        f"{e_text(found['e']['against'])} against)."
     )
+
+
+def about_median(record: Json) -> bool:
+    """Whether the statement is about the median, not about a share of draws."""
+    return record["quantifier"]["share"] == "1/2" and not outcome(record)
+
+
+def bend_words(record: Json) -> str:
+    """In how many draws a scaling's line is straight enough: that must be shown too."""
+    if record["kind"] != "scaling":
+        return ""
+    low, high = (float(end) for end in record["for"])
+    margin = (high - low) / 2
+    bends = [row[2:] for row in record["effects"] if len(row) == 4]
+    straight = sum(-margin < lo and hi < margin for lo, hi in bends)
+    return f"by less than {number(margin)} in {straight} of {len(bends)} draws"
 
 
 def support_words(record: Json) -> str:
@@ -143,8 +183,8 @@ def story(record: Json) -> list[str]:
         f"Rule: {escape(rule_text(record))}.",
         f"Effect: {escape(effect_text(record))}; {escape(median_text(record))} (median, 95 %).",
         f"Why these limits: {escape(record['why'])}.",
-        f"E-values: {number(record['e']['for_max'])} for, "
-        f"{number(record['e']['against_max'])} against (the ledger asks for 10240 at first).",
+        f"E-values: {e_text(record['e']['for_max'])} for, "
+        f"{e_text(record['e']['against_max'])} against (the ledger asks for 10240 at first).",
     ]
     lines += [f"Control, {c['sort']}: {_control(c)}." for c in record["controls"]]
     lines += [words for words in (support_words(record), replica_words(record)) if words]
@@ -153,7 +193,10 @@ def story(record: Json) -> list[str]:
 
 def _control(control: Json) -> str:
     state = {True: "passed", False: "failed", None: "not finished"}[control["passed"]]
-    return f"{state} (E {number(control['e'])}, {control['seeds']} seeds)"
+    if not control["seeds"]:
+        return "not run"
+    counts = f"{control['above']} for and {control['below']} against"
+    return f"{state}: {counts} in {control['seeds']} draws (E {e_text(control['e'])})"
 
 
 def told(other: Check | Existence) -> list[str]:
@@ -185,11 +228,55 @@ def counts(records: Iterable[Json]) -> dict[str, int]:
     return {group: words.count(group) for group in GROUPS if group in words}
 
 
+def counts_text(records: Sequence[Json]) -> str:
+    """How many claims have which word, with the reasons why some have no verdict."""
+    current = [record for record in records if record["status"] != "superseded"]
+    reasons = [reason_of(record) for record in current]
+    why = ", ".join(f"{reasons.count(r)} {r}" for r in sorted({*reasons} - {""}))
+    parts = [
+        f"{count} {group}" + (f" ({why})" if group == "inconclusive" else "")
+        for group, count in counts(current).items()
+    ]
+    old = len(records) - len(current)
+    more = f" Besides, {old} superseded version{'s' if old > 1 else ''}." if old else ""
+    return f"{len(current)} claims: {', '.join(parts)}.{more}"
+
+
+def doubts(record: Json) -> list[str]:
+    """What a careful reader should doubt, as far as the record tells."""
+    found, word = [], word_of(record)
+    sorts = {control["sort"] for control in record["controls"]}
+    if record["verdict"]["word"] == "contradicted" and "positive" not in sorts:
+        found.append(
+            "There is no positive control: the negative one shows that the experiment can come out "
+            "against, not that it could have come out for the statement."
+        )
+    if record["population"].startswith("weights"):
+        found.append("All draws are of one problem: nothing is said about others.")
+    if record["seeds"]["unknown"]:
+        found.append(
+            f"In {record['seeds']['unknown']} of {record['seeds']['counted']} draws the effect is "
+            "between the limits or known too roughly, and counts for neither side."
+        )
+    if record["seeds"]["abstained"]:
+        found.append(f"The verdict is about draws that meet the premise: {record['premise']}.")
+    if word in ("supported", "contradicted") and not record.get("replica"):
+        found.append("It has not been repeated on disjoint seeds.")
+    if record["same_runs"]:
+        others = ", ".join(record["same_runs"])
+        found.append(f"Same runs as {others}: these verdicts are not independent support.")
+    if record["setting"].get("statistic") == "<lambda>":
+        found.append(
+            "Its statistic has no name in the registration: a change of it would be noticed only "
+            "by a replay."
+        )
+    return found
+
+
 def markdown(records: Sequence[Json], others: Sequence[Any]) -> str:
     """The ledger as a short table."""
-    said = ", ".join(f"{count} {group}" for group, count in counts(records).items())
     lines = ["# The ledger", "", "Written by `shoal claims --markdown`; do not edit.", "", LEAD, ""]
-    lines += [f"{len(records)} claims: {said}.", ""]
+    lines += [counts_text(records), ""]
     papers = dict.fromkeys(r["claim"].partition(".")[0] for r in records)
     for paper in papers:
         mine = [r for r in records if r["claim"].startswith(f"{paper}.")]
@@ -232,7 +319,7 @@ def write_pages(
     )
     index = made.get_template("ledger.html.j2").render(
         papers=by_paper, counts=found, groups=[group.replace(" ", "-") for group in GROUPS],
-        total=len(shown), summary=("", ("paper", *found), rows), lead=lead,
+        total=counts_text(records), summary=("", ("paper", *found), rows), lead=lead,
         against=[view for view in shown if view["word"] == "contradicted"],
         others=[(o.statement, other_words(o)) for o in others], **page.shell(),
     )  # fmt: skip
@@ -242,7 +329,11 @@ def write_pages(
 def _view(record: Json) -> Json:
     """A record with the words of its page."""
     design = record["setting"].items()
-    settings = [(k, plainly(v)) for k, v in design if k != "setting" and plainly(v)]
+    hidden = ("setting", "reduce", "premise")  # said in words elsewhere
+    settings = [
+        (k.replace("_", " "), plainly(v)) for k, v in design
+        if k not in hidden and plainly(v) not in ("", "<lambda>")
+    ]  # fmt: skip
     repeat = f"shoal claims {record['claim']} --until-decided --seeds 1"
     controls = tuple(
         (c["sort"], plainly(c["changes"]), c["why"], _control(c)) for c in record["controls"]
@@ -255,10 +346,14 @@ def _view(record: Json) -> Json:
         "sentence": sentence(record), "median_text": median_text(record),
         "limits_text": limits_text(record), "settings": settings,
         "control_table": ("", head, controls),
-        "setting_words": _sentence(record["setting"].get("setting", "")),
+        # what follows in braces stands below, setting by setting
+        "setting_words": _sentence(record["setting"].get("setting", "").partition("; {")[0]),
+        "doubts": doubts(record), "about_median": about_median(record),
+        "bend_words": bend_words(record),
         "why": _sentence(record["why"]), "plots": claim_plots(record), "strip": strip(record),
         "support_words": support_words(record), "repeat": repeat,
-        "share_text": _share(record), "number": number, "replica_words": replica_words(record),
+        "share_text": _share(record), "number": number, "e_text": e_text,
+        "replica_words": replica_words(record),
         "median_of_all": _median_of_all(record), "rule_words": rule_text(record),
         "effect_words": effect_text(record), "reason": reason_of(record),
     }  # fmt: skip

@@ -14,6 +14,7 @@ from shoal.pages.svg import Range, chart
 
 Json = dict[str, Any]
 HIGHEST = 1e12  # of the bets; beyond it nobody counts
+LONGEST = 60  # Letters that fit above an axis.
 
 
 def limits_of(record: Json) -> list[tuple[str, float]]:
@@ -56,7 +57,9 @@ def effect_panel(record: Json) -> Panel:
 
 
 def median_panel(record: Json) -> Panel | None:
-    """The interval for the median after each draw."""
+    """The interval for the median after each draw; none where the claim is about a share."""
+    if record["quantifier"]["share"] != "1/2" or record["effect"].startswith("1 if "):
+        return None
     path = [sorted(record["sign"] * end for end in ends) for ends in record["paths"]["median"]]
     steps = [(k, lo, hi) for k, (lo, hi) in enumerate(path, 1) if math.isfinite(hi - lo)]
     if not steps:
@@ -84,6 +87,8 @@ def claim_plots(record: Json) -> str:
     if not len(_effects(record)):
         return ""
     draws = effect_panel(record)._replace(title="Every draw, and the limits of the rule")
+    if len(draws.y_label) > LONGEST:  # a title wraps, the name of an axis does not
+        draws = draws._replace(title=f"{draws.title}: {draws.y_label}", y_label="effect")
     shown = [chart(draws, y_range=effect_range(record))]
     middle = median_panel(record)
     shown += [chart(panel) for panel in (middle, bets_panel(record)) if panel is not None]

@@ -24,6 +24,8 @@ from shoal.pages.words import words
 
 Table = tuple[str, tuple[str, ...], tuple[tuple[str, ...], ...]]
 """Caption, head and rows."""
+Slides = tuple[tuple[str, tuple[Image, ...]], ...]
+"""Films: a title, and its heat maps in order."""
 
 VERDICTS = frozenset((
     "holds", "violated", "not applicable", "unresolved", "supported", "contradicted",
@@ -41,7 +43,7 @@ class Section(NamedTuple):
     verdicts: tuple[tuple[str, str], ...] = ()  # what, verdict
     tables: tuple[Table, ...] = ()
     panels: tuple[Panel, ...] = ()
-    slides: tuple[tuple[str, tuple[Image, ...]], ...] = ()  # heat maps along the steps
+    slides: Slides = ()  # heat maps along the steps
     details: tuple[tuple[str, str], ...] = ()
     group: str = ""  # heading that it shares with its neighbours
     finding: str = ""  # the sentence for the top of the page
@@ -112,7 +114,7 @@ def render(
         charts = _charts(section.panels, panels)
         before = sections[number - 2].group if number > 1 else ""
         made.append(section._asdict() | {
-            "id": f"s{number}", "charts": charts, "films": [_film(*s) for s in section.slides],
+            "id": f"s{number}", "charts": charts, "films": _films(section.slides),
             "gauges": svg.gauges(section.gauges),
             "heading": section.group if section.group != before else "",
             "marks": {verdict for _, verdict in section.verdicts},
@@ -153,10 +155,16 @@ def _thin(curve: Curve) -> Curve:
     return Curve(curve.label, *(np.asarray(line)[keep] for line in curve[1:]))
 
 
-def _film(title: str, frames: tuple[Image, ...]) -> dict[str, Any]:
-    """Heat maps along the steps, on one scale; three of them show without scripts."""
-    top = float(np.nanmax([np.nanmax(image.values) for image in frames])) or 1.0
-    shown = [(image.label, images.data_uri(image.values, 0.0, top)) for image in frames]
+def _films(slides: Slides) -> list[dict[str, Any]]:
+    """Heat maps along the steps, all on one scale; three of each film show without scripts."""
+    every = (float(np.nanmax(image.values)) for _, frames in slides for image in frames)
+    top = max(every, default=0.0) or 1.0
     bar = images.data_uri(np.linspace(0, 1, images.LEVELS)[None], 0.0, 1.0)
-    keys = thinned(len(frames), 3).tolist()
-    return {"title": title, "frames": shown, "kept": keys, "bar": bar, "top": f"{top:.2g}"}
+    return [
+        {
+            "title": title, "bar": bar, "top": f"{top:.2g}",
+            "frames": [(one.label, images.data_uri(one.values, 0.0, top)) for one in frames],
+            "kept": thinned(len(frames), 3).tolist(),
+        }
+        for title, frames in slides
+    ]  # fmt: skip

@@ -61,17 +61,20 @@ def ends(values: Iterable[float], *, log: bool, room: float = 0.05) -> tuple[flo
 
 
 def linear_ticks(low: float, high: float, most: int = MOST_TICKS) -> list[float]:
-    """Round numbers across a range: multiples of 1, 2 or 5 times a power of ten.
+    """Round numbers across a range, ``most`` and one: multiples of 1, 2 or 5 times a power of ten.
 
     >>> linear_ticks(0.0, 1.0), linear_ticks(-3, 42, 4)
-    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 20.0, 40.0])
+    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 10.0, 20.0, 30.0, 40.0])
     """
+
+    def count(step: float) -> int:
+        return math.floor(high / step + 1e-9) - math.ceil(low / step - 1e-9) + 1
+
     step = 10.0 ** math.floor(math.log10((high - low) / most))
-    step *= next((k for k in (1, 2, 5, 10) if (high - low) / (k * step) <= most), 20)
+    step *= next((k for k in (1, 2, 5, 10) if count(k * step) <= most + 1), 20)
     digits = max(0, 1 - math.floor(math.log10(step)))
     first = math.ceil(low / step - 1e-9)
-    count = math.floor(high / step + 1e-9) - first + 1
-    return [round((first + k) * step, digits) + 0.0 for k in range(count)]
+    return [round((first + k) * step, digits) + 0.0 for k in range(count(step))]
 
 
 def log_ticks(low: float, high: float, most: int = MOST_TICKS) -> list[float]:

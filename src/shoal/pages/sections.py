@@ -16,10 +16,11 @@ from shoal.lab.looking import VERDICTS
 from shoal.lab.run import Run
 from shoal.lab.theorem import Certificates
 from shoal.pages import page
-from shoal.pages.page import Section, Table
+from shoal.pages.page import Section, Slides, Table
 from shoal.pages.theorems import number, theorem_section
 
 MOST_RUNS = 6  # whose curves are laid over each other
+MOST_MAPS = 8  # layers whose attention is shown
 
 
 def run_sections(run: Run, theorems: list[dict[str, Any]], group: str = "") -> list[Section]:
@@ -41,12 +42,24 @@ def run_sections(run: Run, theorems: list[dict[str, Any]], group: str = "") -> l
     if "kernel_eigenvalues" in run.probes:
         parts.append(Section("Spectrum of the tangent kernel", panels=(_spectrum(run),)))
     if "attention" in run.probes:
-        maps = np.asarray(run.probes["attention"])[0, :, 0]
-        images = tuple(Image(f"step {run.step[k]}", maps[k]) for k in thinned(len(run.step), 41))
-        slides = ((f"First sample, seed {run.seeds[0]}.", images),)
         said = "How much each token (row) looks at each other one (column), along training."
-        parts.append(Section("Attention", said, slides=slides))
+        parts.append(Section("Attention", said, slides=_films(run)))
     return [part._replace(group=group) for part in parts]
+
+
+def _films(run: Run) -> Slides:
+    """Attention of the first sample along the steps: one film, or one for each layer."""
+    found = np.asarray(run.probes["attention"])[0, :, 0]
+    tokens = found.shape[-2:] if found.ndim > 2 else (1, *found.shape[1:])
+    layers = found.reshape(len(found), -1, *tokens)  # step, layer, query, key
+    at, who = thinned(len(found), 41), f"First sample, seed {run.seeds[0]}"
+    return tuple(
+        (
+            f"{who}, layer {k + 1}." if layers.shape[1] > 1 else f"{who}.",
+            tuple(Image(f"step {run.step[i]}", layers[i, k]) for i in at),
+        )
+        for k in range(min(layers.shape[1], MOST_MAPS))
+    )
 
 
 def fate(run: Run) -> str:
@@ -123,7 +136,9 @@ def loss_panel(run: Run, theorems: list[dict[str, Any]]) -> Panel:
         if predicted is not None:
             label = "predicted by the initial kernel"
             curves.append(band(label, run.step, predicted, positive=True))
-    title = f"{panel.title}, with what was proved and predicted" if curves else panel.title
+    guesses = ["kernel" in curve.label for curve in curves]
+    said = " and ".join(["predicted"] * any(guesses) + ["proved"] * (not all(guesses)))
+    title = f"{panel.title}, with what was {said}" if said else panel.title
     return panel._replace(title=title, curves=(*panel.curves, *curves))
 
 
@@ -188,7 +203,7 @@ def diagnosis_sections(found: Diagnosis) -> list[Section]:
     said = f"{found.model}, seed {found.seed}: {found.verdict}. {sentence(found.reason)}"
     first = f" First cause: {found.causes[0].sentence}." if found.causes else ""
     parts = [Section("Verdict", f"{said} {VERDICTS[found.verdict]}{first}", panels=(found.risk,),
-                     finding=f"{said}{first}")]  # fmt: skip
+                     finding=f"{said}{first}", label=found.verdict)]  # fmt: skip
     for rank, cause in enumerate(found.causes, start=1):
         rows = ((cause.key.replace("_", " "), number(cause.value), number(cause.limit), cause.why),)
         tables: tuple[Table, ...] = (

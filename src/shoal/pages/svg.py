@@ -15,11 +15,12 @@ import numpy as np
 from shoal.figures import Curve, Image, Panel, Surface, thinned
 from shoal.pages import images, scales
 from shoal.pages.scales import Axis
-from shoal.pages.words import words
+from shoal.pages.words import pieces, words
 
 WIDE, HIGH, RIGHT, TOP, FOOT = 440, 250, 14, 24, 38
 FEW = 12  # a curve of at most so many points shows them
 MOST_POINTS = 200  # more points than pixels help nobody
+LONG = 60  # letters of a name that fit above a chart
 SHADES = 6  # colours and dashes of the style sheet
 
 Range = tuple[float, float]
@@ -64,6 +65,8 @@ def chart(
         drawn = _curves(panel, y_range)
     named = panel.title and panel.title != panel.y_label  # else the axis says it already
     title = f"<figcaption>{words(panel.title)}</figcaption>" if named else ""
+    if len(panel.y_label) > LONG:
+        title += f'<p class="note">{words(panel.y_label)}:</p>'
     note = f'<p class="note">{words(panel.note)}</p>' if panel.note else ""
     name = f' data-chart="{place}"'
     return f'<figure class="chart"{name}>{title}{drawn}{_legend(panel.curves)}{note}</figure>'
@@ -93,11 +96,16 @@ def _svg(parts: Iterable[str], label: str, high: float = HIGH, axes: str = "") -
 
 
 def _text(x: float, y: float, text: str, anchor: str = "end", kind: str = "") -> str:
-    """Text; what follows a ``^`` is raised."""
-    base, _, power = escape(text).partition("^")
-    raised = f'<tspan dy="-5" class="power">{power}</tspan>' if power else ""
+    """Text, its indices lowered and its powers raised."""
+    parts, at = [], 0
+    for how, piece in pieces(text):
+        shift = {"sup": -5, "sub": 3}.get(how, 0)
+        marks = f' dy="{shift - at}"' if shift != at else ""
+        marks += ' class="power"' if shift else ' font-style="italic"' if how else ""
+        parts.append(f"<tspan{marks}>{escape(piece)}</tspan>" if marks else escape(piece))
+        at = shift
     mark = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{mark}>{base}{raised}</text>'
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{mark}>{"".join(parts)}</text>'
 
 
 # -------------------------------------------------------------------------------------- curves
@@ -116,12 +124,15 @@ def _curves(panel: Panel, y_range: Range | None) -> str:
     left = 14 + max([len(label.replace("^", "")) for _, label in y_ticks] or [1]) * 7.5
     x = Axis(x_low, x_high, left, WIDE - RIGHT, panel.log_x)
     y = Axis(y_low, y_high, HIGH - FOOT, TOP, panel.log_y)
-    counted = scales.measured_ticks(places.tolist(), log=panel.log_x)
+    alone = np.unique(places).tolist()
+    counted = alone if len(alone) == 1 else scales.measured_ticks(places.tolist(), log=panel.log_x)
     x_ticks = [(v, scales.tick_label(v)) for v in counted] if counted else _ticks(
         x_low, x_high, log=panel.log_x
     )  # fmt: skip
     name = panel.y_label or panel.title
-    shown = f"{name} − {scales.tick_label(base)}" if base else name
+    shown = name if len(name) <= LONG else ""  # a longer one stands above the picture
+    if base:
+        shown = f"{shown}, minus {scales.tick_label(base)}".lstrip(", ")
     parts = [*_frame(x, y, x_ticks, y_ticks), _text(0, 13, shown, "start", "name")]
     parts.append(_text(WIDE - RIGHT, HIGH - 3, panel.x_label, "end", "name"))
     parts += [_curve(k, curve, x, y, points=panel.points) for k, curve in enumerate(curves)]
@@ -145,10 +156,11 @@ def _ticks(low: float, high: float, *, log: bool, base: float = 0.0) -> list[tup
 
 
 def _frame(
-    x: Axis, y: Axis, x_ticks: Iterable[tuple[float, str]], y_ticks: Iterable[tuple[float, str]]
-) -> list[str]:
+    x: Axis, y: Axis, x_ticks: Iterable[tuple[float, str]], y_ticks: Iterable[tuple[float, str]],
+    *, grid: bool = True,
+) -> list[str]:  # fmt: skip
     """Grid lines and the labels of both axes."""
-    level = "".join(f"M{x.start:g} {y(v):g}H{x.end:g}" for v, _ in y_ticks)
+    level = "".join(f"M{x.start:g} {y(v):g}H{x.end:g}" for v, _ in y_ticks if grid)
     parts = [
         f'<path class="grid" d="{level}"/>',
         f'<path class="axis" d="M{x.start:g} {y.start:g}H{x.end:g}"/>',
@@ -283,7 +295,8 @@ def _surface(panel: Panel, surface: Surface, shared: Shared) -> str:
         f'<image href="{uri}" x="{left}" y="{TOP}" width="{x.end - left:g}" '
         f'height="{y.start - TOP:g}" preserveAspectRatio="none"/>'
     ]
-    parts += _frame(x, y, _ticks(x.low, x.high, log=False), _ticks(y.low, y.high, log=False))
+    ticks = (_ticks(side.low, side.high, log=False) for side in (x, y))
+    parts += _frame(x, y, *ticks, grid=False)
     parts += [_text(0, 13, panel.y_label, "start", "name")]
     parts += [_text(x.end, high - 3, panel.x_label, "end", "name")]
     parts += [_curve(k, _thin(c), x, y, points=panel.points) for k, c in enumerate(panel.curves)]
@@ -324,7 +337,7 @@ def _solid(panel: Panel) -> str:
 # --------------------------------------------------------------------------------------- gauges
 
 ROW, REACH = 40, 1000.0  # a bar shows ratios from 1 / REACH to REACH
-BAR_END = 285.0
+BAR_END = 255.0
 
 
 def gauges(shown: Sequence[Gauge]) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.certificates import SMALLEST, is_condition
 from shoal.lab import visit
 from shoal.pages.formulas import FORMULAS
 from shoal.pages.page import Section, Table
@@ -46,19 +47,21 @@ TINY = 1e-300  # how a strict inequality writes its zero
 def _side(value: float | None) -> str:
     if value is None or not np.isfinite(value):
         return "not finite"
-    return "0" if abs(value) < TINY else f"{value:.3g}"
+    return "0" if abs(value) < TINY else "−" * (value < 0) + f"{abs(value):.3g}"
 
 
 def _both(line: dict[str, Any]) -> str:
-    """Both sides; a yes or no in these words."""
-    if line["rhs"] == 0.5 and line["lhs"] in (0, 1):
+    """Both sides with the sign that is true of them; a yes or no in these words."""
+    if is_condition(line["lhs"], line["rhs"]):
         return "yes" if line["lhs"] == 0 else "no"
-    return f"{_side(line['lhs'])} ≤ {_side(line['rhs'])}"
+    strict = line["lhs"] == SMALLEST  # it stands for 0 in "0 < x"
+    sign = {True: "≤<"[strict], False: ">≥"[strict], None: "against"}[line["holds"]]
+    return f"{_side(line['lhs'])} {sign} {_side(line['rhs'])}"
 
 
 def _against(line: dict[str, Any]) -> str:
     both = _both(line)
-    return f"{line['name']} ({both})" if "≤" in both else f"{line['name']}: {both}"
+    return f"{line['name']}: {both}" if both in ("yes", "no") else f"{line['name']} ({both})"
 
 
 def _rates(result: dict[str, Any]) -> str:
@@ -100,10 +103,10 @@ def seen(theorem: dict[str, Any]) -> str:
 def _ratio(line: dict[str, Any]) -> float | None:
     """Left over right side, where that says something."""
     left, right = line["lhs"], line["rhs"]
-    if left is None or not np.isfinite(left):
+    if left is None or right is None or not np.isfinite([left, right]).all():
         return None if line["holds"] is not False else np.inf
-    if right is None or not np.isfinite(right) or right <= 0 or left < 0:
-        return None
+    if right <= 0 or left < 0:  # no ratio, but which side is larger
+        return {True: 0.0, False: np.inf, None: None}[line["holds"]]
     return left / right
 
 
@@ -117,9 +120,13 @@ def gauges(theorem: dict[str, Any]) -> tuple[Gauge, ...]:
 
 
 def _cells(line: dict[str, Any]) -> tuple[str, ...]:
-    if (relation := line.get("relation", "<=")).startswith("not checked"):
+    if (relation := line.get("relation", "<=")).startswith("not "):
         return line["name"], "", relation, "–", ""
+    if is_condition(line["lhs"], line["rhs"]):
+        return line["name"], "", "", "–", _HOLDS[line["holds"]]
     margin = "–" if line["margin"] is None else visit.signed(line["margin"])
+    if line["lhs"] == SMALLEST:
+        return line["name"], "0", f"< {number(line['rhs'])}", margin, _HOLDS[line["holds"]]
     right = f"{'=' if relation == '=' else '≤'} {number(line['rhs'])}"
     return line["name"], number(line["lhs"]), right, margin, _HOLDS[line["holds"]]
 

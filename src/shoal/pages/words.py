@@ -1,14 +1,22 @@
 """Text of a page: every string escaped; formulas, indices and powers set as such."""
 
 import re
+from collections.abc import Iterator
 from html import escape
 
 from markupsafe import Markup
 
 _RISKY = re.compile(r"[<>&\"]|\\(href|url|style|class|html|require|def|newcommand|text\w*|mbox)")
-_INDEX = re.compile(r"\b([A-Za-z])_([A-Za-z0-9]{1,4})\b")
-_POWER = re.compile(r"\b(\d+(?:\.\d+)?)e([+-]?\d+)\b")
-_EXPONENT = re.compile(r"(?<=[\w)|])\^(-?\w+(?:/\d+)?)")
+GREEK = {
+    "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η", "kappa": "κ", "lambda": "λ",
+    "mu": "μ", "rho": "ρ", "sigma": "σ", "phi": "φ", "chi": "χ",
+}  # fmt: skip
+_SPECIAL = re.compile(
+    rf"\b(?P<base>{'|'.join(GREEK)}|[A-Za-z])_(?P<index>[A-Za-z0-9]{{1,4}})\b"
+    r"|(?<=[\w)|])\^(?P<power>[-−]?\w+(?:[/.]\d+)?|\([-−]?\w+(?:[/.]\d+)?\))"
+    r"|\b(?P<front>\d+(?:\.\d+)?)e(?P<ten>[+-]?\d+)\b"
+    rf"|\b(?P<letter>{'|'.join(GREEK)})\b|(?P<sign><=|>=)"
+)
 
 
 def formula(latex: str) -> str:
@@ -42,17 +50,42 @@ def math_html(text: str) -> str:
     return "".join(formula(part) if k % 2 else escape(part) for k, part in enumerate(parts))
 
 
-def _power(match: re.Match[str]) -> str:
-    power = str(int(match[2])).replace("-", "−")
-    front = "" if match[1].rstrip("0").rstrip(".") == "1" else f"{match[1]} · "
-    return f"{front}10<sup>{power}</sup>"
+def pieces(text: str) -> Iterator[tuple[str, str]]:
+    """Text in pieces, each with how it is set: "" (plain), "i" (a symbol), "sub" or "sup".
+
+    >>> list(pieces("a / beta^2, 3e-4 <= L_J"))[1:]
+    [('', 'β'), ('sup', '2'), ('', ', '), ('', '3 · 10'), ('sup', '−4'), ('', ' '), ('', '≤'), \
+('', ' '), ('i', 'L'), ('sub', 'J')]
+    """
+    end = 0
+    for found in _SPECIAL.finditer(text):
+        if found.start() > end:
+            yield "", text[end : found.start()]
+        yield from _special(found)
+        end = found.end()
+    if end < len(text):
+        yield "", text[end:]
+
+
+def _special(found: re.Match[str]) -> Iterator[tuple[str, str]]:
+    if found["base"]:
+        yield from (("i", GREEK.get(found["base"], found["base"])), ("sub", found["index"]))
+    elif found["power"]:
+        yield "sup", found["power"].strip("()").replace("-", "−")
+    elif found["ten"]:
+        if float(found["front"]) != 1:
+            yield "", f"{found['front']} · 10"
+        else:
+            yield "", "10"
+        yield "sup", str(int(found["ten"])).replace("-", "−")
+    else:
+        yield "", GREEK.get(found["letter"] or "", {"<=": "≤", ">=": "≥"}.get(found["sign"], ""))
 
 
 def _plain(text: str) -> str:
-    """Escaped words with indices lowered and powers raised."""
-    text = _INDEX.sub(r"<i>\1</i><sub>\2</sub>", escape(text))
-    text = _EXPONENT.sub(lambda m: f"<sup>{m[1].replace('-', '−')}</sup>", text)
-    return _POWER.sub(_power, text).replace("\n", "<br>")
+    """Escaped words with indices lowered, powers raised and Greek letters by their signs."""
+    parts = (f"<{how}>{escape(x)}</{how}>" if how else escape(x) for how, x in pieces(text))
+    return "".join(parts).replace("\n", "<br>")
 
 
 def words(text: str) -> Markup:
@@ -60,6 +93,8 @@ def words(text: str) -> Markup:
 
     >>> str(words("W_Q by width^-p & 4.5e-04 <b>"))
     '<i>W</i><sub>Q</sub> by width<sup>−p</sup> &amp; 4.5 · 10<sup>−4</sup> &lt;b&gt;'
+    >>> str(words("gamma <= chi / phi^2"))
+    'γ ≤ χ / φ<sup>2</sup>'
     """
     parts = re.split(r"(\${1,2}[^$]+\${1,2})", str(text))
     return Markup("".join(math_html(p) if k % 2 else _plain(p) for k, p in enumerate(parts)))

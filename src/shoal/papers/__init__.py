@@ -4,12 +4,13 @@ import functools
 import hashlib
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.errors import InputError, nearest
+from shoal.errors import InputError, nearest, words_of
 from shoal.lab.paper import Paper
 from shoal.lab.setup import Setup
 
@@ -47,7 +48,10 @@ def _named(key: str) -> Paper:
 
 @functools.cache
 def _module(path: Path) -> Any:
-    """Run a file. Only a path that the user typed is ever run."""
+    """Run a file. Only a path that the user typed is ever run.
+
+    Afterwards we are where we were: what else the user typed is found from there.
+    """
     mark = hashlib.sha256(str(path).encode()).hexdigest()[:8]  # files of one name are two modules
     name = f"{LOADED}{path.stem}_{mark}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -55,14 +59,18 @@ def _module(path: Path) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # so that classes in it know their source
+    here = os.open(".", os.O_RDONLY)
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
         if isinstance(error, InputError) or not isinstance(error, Exception):
             raise
-        msg = f"{str(path)!r} fails when it is run: {type(error).__name__}: {error}"
+        msg = f"{str(path)!r} fails when it is run: {type(error).__name__}: {words_of(error)}"
         raise InputError(msg) from error
+    finally:
+        os.fchdir(here)
+        os.close(here)
     return module
 
 

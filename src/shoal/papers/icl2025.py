@@ -2,15 +2,15 @@ r"""Linear attention learns linear regression in context: two papers about one m
 
 ZFB: Zhang, Frei, Bartlett (2024), arXiv 2306.09927. ZSLS: Zhang, Singh, Latham, Saxe (2025), arXiv
 2501.16265. We know both abstracts and the public code of ZSLS, not the full texts. A prompt holds
-$N$ pairs $(x_n,w^\top x_n)$ and a query $x_q$; with $\beta=\frac1N\sum_ny_nx_n$ every linear model
-predicts $\beta^\top Ax_q$. Tokens are $N(0,\Lambda)$, tasks $N(0,I)$, so the risk
+pairs $(x_n,w^\top x_n)$, $n=1..N$, and a query $x_q$; with $\beta=\frac1N\sum_ny_nx_n$ the model
+predicts $\beta^\top Ax_q$. Tokens are $N(0,\Lambda)$, tasks $N(0,I)$, so that the risk
 $\ell=\frac12E(y_q-\beta^\top Ax_q)^2$ is a quadratic in $A$; the papers plot $L=2\ell$.
-
-$N$ is ``context``, $D$ ``dim``. Proofs: docs/theory/icl2025.md.
+Proofs: docs/theory/icl2025.md. What holds for any quadratic of a product is in shoal.theory.
 """
 # ruff: noqa: D102, D103 (a method that overrides one of Setting is described there)
 
-from typing import Any, Literal
+import functools
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,30 +20,71 @@ import shoal as sh
 from shoal.lab.effects import drop_times, first_times, middle_times, share_near
 from shoal.lab.paper import WidthPlan
 from shoal.lab.setting import positive_numbers
-from shoal.lab.visit import Visit, number
+from shoal.lab.visit import compared
 from shoal.runtime import in_float64
-from shoal.theory import products, regression, staircase
-from shoal.theory.regression import basis, gammas, levels
+from shoal.theory import products, staircase
+
+
+class Law(NamedTuple):
+    """The risk: its optimum plus half of |root (A - optimum)|^2. Softmax needs the prompts."""
+
+    Lambda: Any
+    context: Any
+    root: Any  # root' root is the Hessian in A, row by row.
+    optimum: Any
+    best: Any
+    X: Any = None  # (prompts, context + 1, dim): the query comes last.
+    y: Any = None
+
+    @property
+    def basis(self):
+        """Eigenvectors of the tokens, the largest eigenvalue first; the largest entry positive."""
+        E = jnp.linalg.eigh(self.Lambda)[1][:, ::-1]
+        return E * jnp.sign(E[jnp.argmax(jnp.abs(E), axis=0), jnp.arange(len(E))])[None]
+
+    @property
+    def gammas(self):
+        """The tokens' eigenvalues, largest first, and gamma_d: the optimal A has 1 / gamma_d."""
+        lam = jnp.linalg.eigvalsh(self.Lambda)[::-1]
+        return lam, (1 + 1 / self.context) * lam + lam.sum() / self.context
+
+    @property
+    def levels(self):
+        """L = 2 risk of the best A of rank m, for m = 0 to D: where training rests."""
+        lam, gamma = self.gammas
+        return lam.sum() - jnp.concatenate([jnp.zeros(1), jnp.cumsum(lam**2 / gamma)])
+
+
+def law(Lambda, N, X=None, y=None):
+    r"""The expectation, with Hessian $A\mapsto\Lambda\Gamma A\Lambda$, or the mean over prompts."""
+    D, trace = len(Lambda), jnp.trace(Lambda)
+    if X is None:
+        Gamma = (1 + 1 / N) * Lambda + trace / N * jnp.eye(D)
+        terms = jnp.kron(Lambda @ Gamma, Lambda), (Lambda @ Lambda).ravel(), trace
+    else:
+        beta = jnp.einsum("pn,pnd->pd", y[:, :-1], X[:, :-1]) / N
+        Z = jnp.einsum("pi,pj->pij", beta, X[:, -1]).reshape(-1, D * D)
+        terms = Z.T @ Z / len(X), y[:, -1] @ Z / len(X), jnp.mean(y[:, -1] ** 2)
+    root, optimum, best = products.square_form(*terms)
+    return Law(Lambda, jnp.asarray(N, float), root, optimum.reshape(D, D), best, X, y)
+
+
+Attention = Literal["merged", "separate", "softmax_merged", "softmax_separate"]
+Init = Literal["gaussian", "aligned", "zfb", "2024", "head"]
 
 
 class InContext(sh.Setting):
     """Linear attention learns linear regression in context."""
 
-    attention: Literal["merged", "separate", "softmax_merged", "softmax_separate"] = (
-        "merged"  # Keys and queries as one matrix or two; softmax has an empirical risk. [paper]
-    )
+    attention: Attention = "merged"  # Keys and queries as one matrix or two. [paper]
     risk: Literal["population", "empirical"] = "population"  # The expectation, or a mean. [paper]
     dim: int = 4  # Dimension of tokens and tasks. [paper]
     context: sh.Data[int] = 31  # Pairs in a prompt: the public code's seq_len minus 1. [paper]
     num_heads: int | None = None  # Heads; auto: 1 if merged, 5 if separate.
     rank: int = 1  # Rows of a head's keys, if separate. [paper]
-    spectrum: sh.Data[str] = (
-        "linear"  # Of tokens: linear (D..1, trace 1), white, white_trace, or numbers: 0.6,0.4.
-    )
+    spectrum: sh.Data[str] = "linear"  # linear (D..1, trace 1), white, white_trace, or 0.6,0.4.
     num_samples: sh.Data[int] = 5000  # Prompts of an empirical risk. [paper]
-    init: sh.Data[Literal["gaussian", "aligned", "zfb", "2024", "head"]] = (
-        "gaussian"  # First weights; 2024 and head are two versions of the public code.
-    )
+    init: sh.Data[Init] = "gaussian"  # First weights; 2024, head: versions of the public code.
     scale: float = 0.05  # Size of the first weights.
     balance: float = 1.0  # Aligned and merged: size of U over that of v.
     num_steps: sh.Traced[int] = 1000  # Number of training steps.
@@ -59,28 +100,28 @@ class InContext(sh.Setting):
     def eigenvalues(self):
         """Eigenvalues of the tokens' covariance, decreasing."""
         D, words = self.dim, self.spectrum
-        named = {"linear": 2 * np.arange(D, 0, -1) / (D * (D + 1)), "white": np.ones(D),
-                 "white_trace": np.ones(D) / D}  # fmt: skip
-        values = named[words] if words in named else positive_numbers("spectrum", words)
-        if len(values) != D:
-            raise sh.InputError(f"spectrum={words}: expected {', '.join(named)} or {D} numbers.")
-        return np.sort(values)[::-1]
+        named = {"linear": 2 * np.arange(D, 0, -1) / (D * (D + 1)), "white": np.ones(D)}
+        named["white_trace"] = named["white"] / D
+        own = words not in named and positive_numbers("spectrum", words, D, named)
+        return np.sort(named.get(words, own))[::-1]
 
     def complete(self):
-        merged, softmax = "merged" in self.attention, "softmax" in self.attention
-        heads, rank = self.num_heads or (1 if merged else 5), 1 if merged else self.rank
-        risk = "empirical" if softmax else self.risk
         self.eigenvalues()
+        heads, rank = (1, 1) if "merged" in self.attention else (5, self.rank)
+        risk = "empirical" if "softmax" in self.attention else self.risk  # no quadratic in A
         if risk == "empirical" and self.num_samples < 2 * self.dim**2:
             raise sh.InputError(f"num_samples={self.num_samples}: expected 2 dim^2 or more.")
-        return self.replace(num_heads=heads, rank=rank, risk=risk)
+        return self.replace(num_heads=self.num_heads or heads, rank=rank, risk=risk)
 
     def data(self, key):
-        Lambda = jnp.diag(jnp.asarray(self.eigenvalues()))
+        Lambda, keys, D = jnp.diag(jnp.asarray(self.eigenvalues())), jax.random.split(key), self.dim
         if self.risk == "population":
-            return regression.population(Lambda, self.context)
-        law = regression.empirical(Lambda, self.context, self.num_samples, key)
-        return law if "softmax" in self.attention else law._replace(X=None, y=None)
+            return law(Lambda, self.context)
+        X = jax.random.normal(keys[0], (self.num_samples, self.context + 1, D))
+        X = X @ jnp.linalg.cholesky(Lambda).T
+        y = jnp.einsum("pnd,pd->pn", X, jax.random.normal(keys[1], (self.num_samples, D)))
+        made = law(Lambda, self.context, X, y)
+        return made if "softmax" in self.attention else made._replace(X=None, y=None)
 
     def params(self):
         H, R, D = self.num_heads, self.rank, self.dim
@@ -88,8 +129,8 @@ class InContext(sh.Setting):
         return {"v": (H,)} | ({"U": (H, D, D)} if "merged" in self.attention else rows)
 
     def weights(self, key):
-        H: Any = self.num_heads
-        D, s, merged = self.dim, self.scale, "merged" in self.attention
+        (H, *_), D, s = self.params()["v"], self.dim, self.scale
+        merged, spec = "merged" in self.attention, sorted(self.spec().items())
         if self.init in ("aligned", "zfb") and not merged:  # head d on eigenvector d; others zero
             rows = jnp.zeros((H, self.rank, D)).at[:, 0].set(s * jnp.eye(H, D))
             return {"v": s * (jnp.arange(H) < D), "K": rows, "Q": rows}
@@ -98,13 +139,11 @@ class InContext(sh.Setting):
             S = jnp.eye(D) if self.init == "aligned" else Theta @ Theta.T
             U = s * self.balance * S / jnp.linalg.norm(S)
             return {"v": jnp.full(H, s), "U": jnp.broadcast_to(U, (H, D, D))}
-        unit = 1.0 if self.init == "gaussian" else self.context ** (1 / 2 if merged else 1 / 3)
+        size = s if self.init == "gaussian" else s * self.context ** (1 / 2 if merged else 1 / 3)
         rows = (H * self.rank * (D + 1)) ** -0.5
         small = {"v": H**-0.5 / (D + 1), "K": rows, "Q": rows} if self.init == "head" else {}
-        spec = self.spec()
-        keys = dict(zip(sorted(spec), jax.random.split(key, len(spec)), strict=True))
-        return {name: s * unit * small.get(name, 1.0) * jax.random.normal(keys[name], leaf.shape)
-                for name, leaf in spec.items()}  # fmt: skip
+        drawn = zip(spec, jax.random.split(key, len(spec)), strict=True)
+        return {n: size * small.get(n, 1.0) * jax.random.normal(k, x.shape) for (n, x), k in drawn}
 
     def heads(self, params):
         U = params.get("U")
@@ -122,113 +161,104 @@ class InContext(sh.Setting):
         found = jnp.einsum("h,phn,pn->p", params["v"], share, law.y[:, :-1])
         return (found - law.y[:, -1]) / jnp.sqrt(len(found))
 
-    def objective(self, params, law):
-        return self.lowest(law) + 0.5 * jnp.sum(self.residuals(params, law) ** 2)
-
     def lowest(self, problem):
         return 0.0 if "softmax" in self.attention else problem.best
 
     def floor(self, setup):
         ranks = self.dim if "merged" in self.attention else (self.num_heads or 1) * self.rank
-        low = levels(setup.problem)[min(ranks, self.dim)] / 2
+        low = setup.problem.levels[min(ranks, self.dim)] / 2
         return (lambda _: low) if self.risk == "population" else None
 
     def default_step(self, setup):
-        q = setup.problem.numbers()  # half of 1 / sharpness where one merged head is done
-        return 0.25 / (q.h * q.optimum)
+        q = products.quadratic(setup.problem.root, setup.problem.optimum.ravel())
+        return 0.25 / (q.h * q.optimum)  # half of 1 / sharpness where one merged head is done
 
     def probes(self, setup):
-        E, steps, off = basis(setup.problem), levels(setup.problem) / 2, 1 - jnp.eye(self.dim)
+        E, steps, off = setup.problem.basis, setup.problem.levels / 2, 1 - jnp.eye(self.dim)
 
-        def imbalance(params):
-            if "U" in params:
-                return products.imbalance(params["v"], params["U"].reshape(len(params["v"]), -1))
-            return jnp.max(jnp.abs(params["v"] ** 2 - jnp.sum(params["K"] ** 2, axis=(1, 2))))
+        def imbalance(p):
+            if "U" in p:
+                return products.imbalance(p["v"], p["U"])
+            return jnp.max(jnp.abs(p["v"] ** 2 - jnp.sum(p["K"] ** 2, axis=(1, 2))))
 
-        return {"A": lambda params: E.T @ self.total(params) @ E, "imbalance": imbalance,
-                "A_off": lambda params: jnp.linalg.norm(off * (E.T @ self.total(params) @ E)),
-                "plateau": lambda params: jnp.argmin(jnp.abs(steps - setup.risk(params))),
-                }  # fmt: skip
+        return {"A": lambda p: E.T @ self.total(p) @ E, "imbalance": imbalance,
+                "A_off": lambda p: jnp.linalg.norm(off * (E.T @ self.total(p) @ E)),
+                "plateau": lambda p: jnp.argmin(jnp.abs(steps - setup.risk(p)))}  # fmt: skip
 
 
 PAPER = sh.Paper(
     InContext, key="icl2025", year=2025, arxiv="2501.16265",
     title="Training Dynamics of In-Context Learning in Linear Attention",
     authors="Y. Zhang, A. K. Singh, P. E. Latham, A. Saxe; after R. Zhang, S. Frei, P. L. Bartlett "
-    "(2024, arXiv:2306.09927)", about="linear attention learns linear regression in context",
-    plan=WidthPlan(grow="num_heads", values=(("attention", "separate"), ("risk", "empirical"),
-                   ("scale", 0.3), ("num_steps", 4000)), samples=(64, 256, 1024), octaves=(0, 3)),
+            "(2024, arXiv:2306.09927)",
+    about="how linear attention learns linear regression in context",
+    plan=WidthPlan(grow="num_heads", samples=(64, 256, 1024), octaves=(0, 3), values=(
+        ("attention", "separate"), ("risk", "empirical"), ("scale", 0.3), ("num_steps", 4000))),
 )  # fmt: skip
+
 SAID, ZSLS, BOTH = "paper, as summarised", "paper (ZSLS, abstract)", ("flow", "gd")
 SOURCE = "ours; proof in docs/theory/icl2025.md"
-MERGED, SEPARATE = (
-    lambda setting, kind=kind: (setting.attention, setting.risk) == (kind, "population")
-    for kind in ("merged", "separate")
-)
+MERGED, SEPARATE = ({"attention": kind, "risk": "population"} for kind in ("merged", "separate"))
 
 
-def _product(setup):
+def two(setup):
+    """The start of merged heads, as a product of two."""
     law, v = setup.problem, setup.params0["v"]
-    W = setup.params0["U"].reshape(len(v), -1)
-    return products.Product(law.root, law.optimum.ravel(), law.best, v, W)
+    rows = setup.params0["U"].reshape(len(v), -1)
+    return products.Product(law.root, law.optimum.ravel(), law.best, v, rows)
 
 
-def _triple(setup):
-    law, E, p = setup.problem, basis(setup.problem), setup.params0
-    return staircase.Triple(*gammas(law), law.best, p["v"], p["K"] @ E, p["Q"] @ E)
+def three(setup):
+    """The start of separate heads, as a product of three."""
+    law, p = setup.problem, setup.params0
+    (lam, gamma), rows = law.gammas, (p["K"] @ law.basis, p["Q"] @ law.basis)
+    return staircase.Triple(lam * gamma, lam, gamma, law.best, p["v"], *rows)
 
 
 @PAPER.theorem(method="flow", source=f"{SAID} (ZFB); proof and constants ours", covers=MERGED)
 def theorem_a(setup, run):
     """Gradient flow of merged attention: the risk falls to its optimum like exp(-mu t)."""
-    start, gamma = _product(setup), gammas(setup.problem)[1]
-    free = products.scale_free(start, basis(setup.problem), gamma)
-    found = products.flows(start, run, setup.step_size, free)
-    published = start.v[0] ** 2 * gamma[0] * jnp.sqrt(len(gamma))
-    return found._replace(constants=found.constants | {"ZFB ask for less than 2 of": published})
+    start, gamma = two(setup), setup.problem.gammas[1]
+    free = products.scale_free(start, setup.problem.basis, gamma)
+    found = products.flows(start, setup, run, free)
+    published = {"ZFB ask for less than 2 of": start.v[0] ** 2 * gamma[0] * jnp.sqrt(len(gamma))}
+    return found._replace(constants=found.constants | published)
 
 
 @PAPER.theorem(method=BOTH, source=f"{SAID} (ZSLS: one case); the rest ours", covers=MERGED)
 def theorem_b(setup, run):
     """White tokens: the whole curve of merged attention is known, for flow and for descent."""
-    k = setup.problem.Lambda[0, 0] ** 2 * gammas(setup.problem)[1][0]
-    how = setup.step_size, setup.setting.method == "flow", setup.setting.every
-    return products.follows(_product(setup), run, k, *how)
+    return products.follows(two(setup), setup, run)
 
 
 @PAPER.theorem(method="any", source=f"ours; the levels: {SAID} (ZSLS)", covers=SEPARATE)
 def theorem_c(setup, run):
     """Separate keys: with heads of total rank m no weights pass the best A of rank m."""
-    (H, R, D), L = setup.params0["K"].shape, levels(setup.problem)
-    m = min(H * R, D)
-    return sh.Certificate(
-        hypotheses={}, constants={f"L(M_{i})": L[i] for i in range(D + 1)},
-        conclusions={"the risk stays above": sh.Inequality(L[m] / 2, run.risk, 1e-13 * L[0])},
-        curves={f"rest {i}": jnp.full(len(run.step), L[i] / 2) for i in range(m + 1)},
-    )  # fmt: skip
+    (H, R, D), L = setup.params0["K"].shape, setup.problem.levels
+    above = sh.Inequality(L[min(H * R, D)] / 2, run.risk, 1e-13 * L[0])
+    rests = {f"rest {i}": jnp.full(len(run.step), L[i] / 2) for i in range(min(H * R, D) + 1)}
+    constants = {f"L(M_{i})": L[i] for i in range(D + 1)}
+    return sh.Certificate({}, {"the risk stays above": above}, constants, curves=rests)
 
 
 @PAPER.theorem(method=BOTH, source=SOURCE, covers=SEPARATE)
 def theorem_s(setup, run):
     """One balanced head on every eigenvector: the whole staircase is known."""
-    how = setup.step_size, setup.setting.method == "flow", setup.setting.every
-    return staircase.staircase(_triple(setup), run, *how)
+    return staircase.staircase(three(setup), setup, run)
 
 
 @PAPER.theorem(method="gd", probes=("gradient_norm", "imbalance"), source=SOURCE,
-               largest_step=lambda setup: _product(setup).largest_step(),
-               covers=lambda setting: setting.attention == "merged")  # fmt: skip
+               largest_step=lambda setup: two(setup).largest_step(),
+               covers={"attention": "merged"})  # fmt: skip
 def theorem_d(setup, run):
     """Gradient descent of merged attention, any prompts: no step raises the risk."""
-    return products.descends(_product(setup), run, setup.step_size, every=setup.setting.every)
+    return products.descends(two(setup), setup, run)
 
 
 @PAPER.theorem(method="flow", probes=("distance",), source=SOURCE, covers=SEPARATE)
 def theorem_e(setup, run):
     """Separate keys, once the risk is below the last plateau: flow converges at a rate."""
-    law, size = setup.problem, setup.step_size
-    excess = 0.5 * jnp.sum(setup.setting.residuals(setup.params0, law) ** 2)
-    return staircase.after_last(_triple(setup), law.numbers(), excess, run, size)
+    return staircase.after_last(three(setup), setup, run)
 
 
 DROP: Any = {"init": "2024", "num_heads": 8, "scale": 1e-6, "step_size": 0.062}
@@ -237,7 +267,7 @@ SADDLES: Any = {"init": "2024", "attention": "separate", "scale": 0.01, "step_si
 
 @in_float64
 def rests(run):
-    return np.asarray(levels(jax.tree.map(jnp.asarray, run.setup.one().problem))) / 2
+    return np.asarray(jax.tree.map(jnp.asarray, run.setup.one().problem).levels) / 2
 
 
 def first_wait(run):
@@ -261,89 +291,92 @@ def above_linear(run):
     return np.log10(np.maximum(run.risk[:, -1] / run.setup.problem.best - 1, 1e-12))
 
 
-def _claim(key, said, rule, statistic, why, control, because, *parts, source="ours", grid=None,
-           how=sh.measured, probes=(), **more):  # fmt: skip
-    values = {"every": 10} | {k: v for part in parts for k, v in part.items()} | more
+def claim(key, said, source, limit, why, statistic, values, control, because, *, how=sh.measured,
+          grid=None, probes=()):  # fmt: skip
+    """A statement and its source; a limit, and why; what is measured, of which runs; a control."""
+    values = {"every": 10} | values
     measure = how(sh.Study(InContext, grid=grid, probes=probes, **values), statistic)
     known = sh.Control(measure.changes(control), why=because)
-    PAPER.claim(key, said, measure, rule, why=why, controls=[known], source=source, seconds=0.5,
-                assumptions=("float64",), setting=f"dim 4, context 31, spectrum linear; {values}",
-                fixed_problem="num_samples" not in values)  # fmt: skip
+    PAPER.claim(key, said, measure, limit, why=why, controls=[known], source=source, seconds=0.5,
+                assumptions=("float64",), fixed_problem="num_samples" not in values,
+                setting=f"dim 4, context 31, spectrum linear; {values}")  # fmt: skip
 
 
-# fmt: off
-_claim("one_drop", "Merged attention learns in one abrupt drop: it takes less time than the wait.",
-       sh.below(1.0, "duration of the drop over the wait"), lambda run: drop_times(run, 0.9)
-       / drop_times(run, 0.1) - 1, "the number is ours", SADDLES | {"num_heads": 5, "num_steps":
-       20000}, "separate keys learn in several drops", DROP, num_steps=6000, source=ZSLS)
-_claim("staircase", "Separate attention rests at the losses of the best predictors of rank m: for "
-       "most of its fall L is within 1 % of one.", sh.above(0.5, "share of the fall near a level"),
-       lambda run: share_near(run, rests(run)), "most means more than half", DROP |
-       {"attention": "merged", "num_steps": 6000}, "merged keys do not rest", SADDLES,
-       num_steps=20000, source=ZSLS)
-_claim("components_in_order", "Components are learnt in the order of their eigenvalues.",
-       sh.above(0.0, "least log10 ratio of the half times of neighbouring components"), in_order,
-       "the statement has no number", {"spectrum": "white_trace"}, "equal eigenvalues: no order",
-       SADDLES, num_steps=20000, probes=("A",), source=ZSLS)
-_claim("separate_wait", "The first rest of separate attention lasts in proportion to 1 / scale.",
-       sh.exponent(-1.1, -0.9, "exponent of the wait against the scale"), first_wait, "the rival "
-       "is a logarithm, about -0.25 here", {"attention": "merged"}, "the logarithm",
-       how=sh.power_law, attention="separate", num_steps=16000, step_size=0.4,
-       grid={"scale": (0.1, 0.04, 0.016, 0.00625)})
-_claim("merged_wait", "The wait of merged attention grows like log(1 / scale) over |Lambda^2|.",
-       sh.between(0.98, 1.02, "wait per factor e of 1 / scale, times |Lambda^2|"), lambda run:
-       -(0.0354**0.5) / np.log(2) * first_wait(run), "2 % is our margin", {"spectrum":
-       "white_trace"}, "another |Lambda^2|", how=sh.per_doubling, num_steps=8000, step_size=0.05,
-       every=8, grid={"scale": (1e-2, 1e-3, 1e-4, 1e-5)})
-_claim("escape", "The first weights of separate attention tell when it first drops, to 3 %.",
-       sh.below(0.03, "relative error of the escape integral"), escape_error, "in the statement",
-       {"scale": 0.2}, "weights that are not small", SADDLES, scale=0.003, num_steps=10000)
-_claim("rank_floor", "Two heads of rank one end at the loss of the best predictor of rank two.",
-       sh.below(-6.0, "log10 of the last L over that loss, minus 1,"), lambda run: np.log10(
-       np.maximum(abs(run.risk[:, -1] / rests(run)[2] - 1), 1e-12)), "six digits are our margin",
-       {"num_heads": 5}, "five heads pass it", attention="separate", num_heads=2, scale=0.1,
-       step_size=0.4, num_steps=10000)
-_claim("condition_needed", "Where ZFB's condition on the scale fails by a factor of four, gradient "
-       "flow does not come within 1 % of the optimum.", sh.above(-2.0, "log10 of the last risk "
-       "over the optimum, minus 1,"), above_linear, "the number in the statement", {"scale": 0.5},
-       "where the condition holds ZFB prove convergence", every=1, init="zfb", scale=3.0,
-       method="flow", step_size=4.0, num_steps=200)
-_claim("figure_of_head", "The public command (code of December 2025) shows all four drops in 10000 "
-       "steps.", sh.above(0.5, "1 if all four are seen, else 0,"), lambda run: 1.0 * (
-       run.risk[:, -1] < rests(run)[-2:].mean()), "yes or no", {"num_heads": 3}, "three heads "
-       "never learn four", SADDLES, init="head", num_steps=10000)
-_claim("one_softmax_head", "One softmax head ends more than 50 % above the best linear predictor "
-       "of the same prompts.", sh.above(-0.301, "log10 of the last risk over the best linear one, "
-       "minus 1,"), above_linear, "the number in the statement, log10 of 0.5", {"num_heads": 2},
-       "two heads of opposite sign can do better", attention="softmax_merged", num_heads=1,
-       num_samples=500, step_size=1.0, num_steps=800)
+claim("one_drop", "Merged attention learns in one abrupt drop: it takes less time than the wait.",
+      ZSLS, sh.below(1.0, "duration of the drop over the wait"), "the number is ours",
+      lambda run: drop_times(run, 0.9) / drop_times(run, 0.1) - 1, DROP | {"num_steps": 6000},
+      SADDLES | {"num_heads": 5, "num_steps": 20000},
+      "separate keys learn in several drops")  # fmt: skip
+claim("staircase", "Separate attention rests at the losses of the best predictors of rank m: for "
+      "most of its fall L is within 1 % of one.",
+      ZSLS, sh.above(0.5, "share of the fall near a level"), "most means more than half",
+      lambda run: share_near(run, rests(run)), SADDLES | {"num_steps": 20000},
+      DROP | {"attention": "merged", "num_steps": 6000}, "merged keys do not rest")  # fmt: skip
+claim("components_in_order", "Components are learnt in the order of their eigenvalues.",
+      ZSLS, sh.above(0.0, "least log10 ratio of the half times of neighbouring components"),
+      "the statement has no number", in_order, SADDLES | {"num_steps": 20000},
+      {"spectrum": "white_trace"}, "equal eigenvalues: no order", probes=("A",))  # fmt: skip
+claim("separate_wait", "The first rest of separate attention lasts in proportion to 1 / scale.",
+      "ours", sh.exponent(-1.1, -0.9, "exponent of the wait against the scale"),
+      "the rival is a logarithm, about -0.25 here",
+      first_wait, {"attention": "separate", "num_steps": 16000, "step_size": 0.4},
+      {"attention": "merged"}, "the logarithm",
+      how=sh.power_law, grid={"scale": (0.1, 0.04, 0.016, 0.00625)})  # fmt: skip
+claim("merged_wait", "The wait of merged attention grows like log(1 / scale) over |Lambda^2|.",
+      "ours", sh.between(0.98, 1.02, "wait per factor e of 1 / scale, times |Lambda^2|"),
+      "2 % is our margin", lambda run: -(0.0354**0.5) / np.log(2) * first_wait(run),
+      {"num_steps": 8000, "step_size": 0.05, "every": 8},
+      {"spectrum": "white_trace"}, "another |Lambda^2|",
+      how=sh.per_doubling, grid={"scale": (1e-2, 1e-3, 1e-4, 1e-5)})  # fmt: skip
+claim("escape", "The first weights of separate attention tell when it first drops, to 3 %.",
+      "ours", sh.below(0.03, "relative error of the escape integral"), "in the statement",
+      escape_error, SADDLES | {"scale": 0.003, "num_steps": 10000},
+      {"scale": 0.2}, "weights that are not small")  # fmt: skip
+claim("rank_floor", "Two heads of rank one end at the loss of the best predictor of rank two.",
+      "ours", sh.below(-6.0, "log10 of the last L over that loss, minus 1,"),
+      "six digits are our margin",
+      lambda run: np.log10(np.maximum(abs(run.risk[:, -1] / rests(run)[2] - 1), 1e-12)),
+      {"attention": "separate", "num_heads": 2, "scale": 0.1, "step_size": 0.4, "num_steps": 10000},
+      {"num_heads": 5}, "five heads pass it")  # fmt: skip
+claim("condition_needed", "Where ZFB's condition on the scale fails by a factor of four, gradient "
+      "flow does not come within 1 % of the optimum.",
+      "ours", sh.above(-2.0, "log10 of the last risk over the optimum, minus 1,"),
+      "the number in the statement", above_linear,
+      {"every": 1, "init": "zfb", "scale": 3.0, "method": "flow", "step_size": 4.0,
+       "num_steps": 200},
+      {"scale": 0.5}, "where the condition holds ZFB prove convergence")  # fmt: skip
+claim("figure_of_head", "The public command (code of December 2025) shows all four drops in 10000 "
+      "steps.", "ours", sh.above(0.5, "1 if all four are seen, else 0,"), "yes or no",
+      lambda run: 1.0 * (run.risk[:, -1] < rests(run)[-2:].mean()),
+      SADDLES | {"init": "head", "num_steps": 10000},
+      {"num_heads": 3}, "three heads never learn four")  # fmt: skip
+claim("one_softmax_head", "One softmax head ends more than 50 % above the best linear predictor "
+      "of the same prompts.",
+      "ours", sh.above(-0.301, "log10 of the last risk over the best linear one, minus 1,"),
+      "the number in the statement, log10 of 0.5", above_linear,
+      {"attention": "softmax_merged", "num_heads": 1, "num_samples": 500, "step_size": 1.0,
+       "num_steps": 800}, {"num_heads": 2}, "two heads of opposite sign can do better")  # fmt: skip
 PAPER.check("closed_form", "On white data the loss of merged attention is the published curve.",
-            test="tests/test_icl2025.py::test_white_curves", tolerance="1e-8", source=SAID)
-PAPER.figure("curves", "White tokens: the run and the exact curve", sh.Study(InContext, seeds=1,
-             init="aligned", spectrum="white", step_size=0.05, num_steps=100,
-             grid={"scale": (0.01, 0.1)}), theorem="theorem_b")
-PAPER.figure("plateaus", "Separate keys: rests at the predicted levels", sh.Study(InContext,
-             seeds=1, every=20, num_steps=12000, **SADDLES), theorem="theorem_c", source=SAID)
-PAPER.figure("ranks", "Rank and number of heads", sh.Study(InContext, attention="separate", seeds=4,
-             step_size=0.4, num_steps=8000, every=20, grid={"rank": (1, 2), "num_heads": (1, 2, 5)}
-             ), ("risk", "plateau"))
-PAPER.figure("softmax", "Softmax against linear attention", sh.Study(InContext, every=10, seeds=4,
-             step_size=1.0, num_steps=600, num_heads=2, risk="empirical", num_samples=500,
-             grid={"attention": ("merged", "softmax_merged")}))
+            test="tests/test_icl2025.py::test_white_curves", tolerance="1e-8",
+            source=SAID)  # fmt: skip
 
-
-def visit():
-    rows = []
-    for tokens, keys, theorem in (("white", "merged", "theorem_b"), ("linear", "merged",
-                                  "theorem_b"), ("linear", "separate", "theorem_s")):  # fmt: skip
-        run = sh.train(PAPER.setup({"init": "aligned", "scale": 0.1, "step_size": 0.05, "num_steps":
-                                    120, "spectrum": tokens, "attention": keys}))  # fmt: skip
-        rows.append({"tokens": tokens, "keys": keys, "theorem": theorem, "last L": number(
-            2 * float(run.risk[0, -1])), "verdict": sh.certify(run, theorem).verdict})  # fmt: skip
-    words = f"The exact curve {rows[0]['verdict']}; with a spectrum it is {rows[1]['verdict']}."
-    return Visit("a curve that is known exactly", rows, tuple(rows[0]), [tuple(r.values()) for r in
-                 rows], words, about="linear attention learns to regress in context.", verdicts=
-                 tuple((f"{r['theorem']}, {r['tokens']}", r["verdict"]) for r in rows))  # fmt: skip
-
-
-PAPER.visit = visit
+PAPER.figure("curves", "White tokens: the run and the exact curve",
+    sh.Study(InContext, seeds=1, init="aligned", spectrum="white", step_size=0.05, num_steps=100,
+             grid={"scale": (0.01, 0.1)}), theorem="theorem_b")  # fmt: skip
+PAPER.figure("plateaus", "Separate keys: rests at the predicted levels",
+    sh.Study(InContext, seeds=1, every=20, num_steps=12000, **SADDLES),
+    theorem="theorem_c", source=SAID)  # fmt: skip
+PAPER.figure("ranks", "Rank and number of heads",
+    sh.Study(InContext, attention="separate", seeds=4, step_size=0.4, num_steps=8000, every=20,
+             grid={"rank": (1, 2), "num_heads": (1, 2, 5)}), ("risk", "plateau"))  # fmt: skip
+PAPER.figure("softmax", "Softmax against linear attention",
+    sh.Study(InContext, every=10, seeds=4, step_size=1.0, num_steps=600, num_heads=2,
+             risk="empirical", num_samples=500,
+             grid={"attention": ("merged", "softmax_merged")}))  # fmt: skip
+PAPER.visit = functools.partial(
+    compared, PAPER, "a curve that is known exactly",
+    {"init": "aligned", "scale": 0.1, "step_size": 0.05, "num_steps": 120},
+    [({"spectrum": "white"}, "theorem_b"), ({"spectrum": "linear"}, "theorem_b"),
+     ({"spectrum": "linear", "attention": "separate"}, "theorem_s")],
+    "The exact curve {0}; with a spectrum it is {1}.",
+    about="linear attention learns to regress in context.")  # fmt: skip

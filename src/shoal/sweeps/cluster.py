@@ -9,13 +9,18 @@ import functools
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from asyncio import CancelledError
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from shoal import __version__
+from shoal import __version__, workers
 from shoal.disk.cache import code_version
 from shoal.errors import InputError
+from shoal.runtime import cores
 from shoal.workers import Answer, Task, Worker
+
+Spread = Callable[[Iterable[Task], int], Iterator[Answer]]
+"""Performs tasks, in at most as many places at once as its second argument says."""
 
 AHEAD = 2  # Batches that wait at every worker, so that none is idle.
 
@@ -44,6 +49,16 @@ def perform(task: Task, wanted: str) -> Any:
 def _refusal(others: dict[str, Any], wanted: str) -> str:
     who = ", ".join(f"{name} has {said}" for name, said in sorted(others.items()))
     return f"shoal here is {wanted}, but {who}; install the same version on every machine."
+
+
+@contextlib.contextmanager
+def spreading(scheduler: str | None) -> Iterator[Spread]:
+    """Where a command's tasks are performed: by a scheduler's workers, or on all cores here."""
+    if scheduler is None:
+        yield lambda tasks, most: workers.spread(tasks, most=min(cores(), most))
+        return
+    with connected(scheduler) as client:
+        yield lambda tasks, _: spread(client, tasks)
 
 
 @contextlib.contextmanager
@@ -76,6 +91,7 @@ def spread(client: Any, tasks: Iterable[Task]) -> Iterator[Answer]:
     lost is an error.
     """
     import distributed
+    from distributed.client import ClosedClientError
 
     queue, here = iter(tasks), version()
     asked: dict[Any, Task] = {}
@@ -84,18 +100,22 @@ def spread(client: Any, tasks: Iterable[Task]) -> Iterator[Answer]:
         """Submit as many tasks as there is room for; their futures."""
         threads = sum(w["nthreads"] for w in client.scheduler_info(-1)["workers"].values())
         room = max(AHEAD * threads, 1) - len(asked)
-        chosen = itertools.islice(queue, max(room, 0))
+        chosen = itertools.takewhile(bool, itertools.islice(queue, max(room, 0)))
         new = {client.submit(perform, task, here, pure=False, retries=2): task for task in chosen}
         asked.update(new)
         return list(new)
 
-    done = distributed.as_completed(ask(), loop=client.loop)
-    for future in done:
-        task = asked.pop(future)
-        if future.status not in ("finished", "error"):
-            raise ConnectionError("the Dask scheduler is gone")
-        why = future.exception() if future.status == "error" else None
-        if isinstance(why, InputError):
-            raise why
-        yield Answer(task, None if why else future.result(), str(why) if why else None)
-        done.update(ask())
+    try:
+        done = distributed.as_completed(ask(), loop=client.loop)
+        for future in done:
+            task = asked.pop(future)
+            if future.status not in ("finished", "error"):
+                raise ConnectionError
+            why = future.exception() if future.status == "error" else None
+            if isinstance(why, InputError):
+                raise why
+            yield Answer(task, None if why else future.result(), str(why) if why else None)
+            done.update(ask())
+    except (OSError, CancelledError, distributed.CancelledError, ClosedClientError):
+        # whichever call comes first to a scheduler that is gone says so in its own way
+        raise ConnectionError("the Dask scheduler is gone") from None

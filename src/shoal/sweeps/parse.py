@@ -55,7 +55,7 @@ class SweepFile(NamedTuple):
 def read(path: Path) -> SweepFile:
     """Read a TOML file."""
     try:
-        return parse(read_regular(path, follow=True, most=LONGEST_FILE + 1).decode())
+        return parse(read_regular(path, follow=True, most=LONGEST_FILE + 1).decode("utf-8-sig"))
     except OSError as error:
         raise InputError(f"cannot read {str(path)!r} ({error.strerror or error}).") from None
     except UnicodeDecodeError:

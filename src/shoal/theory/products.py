@@ -38,13 +38,28 @@ def quadratic(root: Float[Array, "n n"], optimum: Float[Array, " n"]) -> Quadrat
     )  # fmt: skip
 
 
-def imbalance(v: Float[Array, " H"], W: Float[Array, "H n"]) -> Scalar:
+def square_form(
+    H: Float[Array, "n n"], b: Float[Array, " n"], c: Scalar
+) -> tuple[Array, Array, Array]:
+    r"""Root, minimiser and minimum of $\frac12a^\top Ha-b^\top a+\frac12c$, as in $\ell$ above.
+
+    >>> root, best, least = square_form(jnp.diag(jnp.array([4.0, 1.0])), jnp.array([4.0, 0.0]), 5.0)
+    >>> jnp.diag(root).tolist(), best.tolist(), float(least)
+    ([2.0, 1.0], [1.0, 0.0], 0.5)
+    """
+    factor = jax.scipy.linalg.cho_factor(H)
+    optimum = jax.scipy.linalg.cho_solve(factor, b)
+    return jnp.triu(factor[0]), optimum, 0.5 * (c - b @ optimum)
+
+
+def imbalance(v: Float[Array, " H"], W: Float[Array, "H ..."]) -> Scalar:
     r"""What gradient flow conserves, $\lVert vv^\top-WW^\top\rVert_2$.
 
     >>> float(imbalance(jnp.array([2.0]), jnp.array([[1.0, 1.0]])))
     2.0
     """
-    return jnp.max(jnp.abs(jnp.linalg.eigvalsh(jnp.outer(v, v) - W @ W.T)))
+    rows = W.reshape(len(v), -1)
+    return jnp.max(jnp.abs(jnp.linalg.eigvalsh(jnp.outer(v, v) - rows @ rows.T)))
 
 
 def least_value(q: Quadratic, c: Scalar, gained: Scalar) -> Scalar:
@@ -181,14 +196,14 @@ def scale_free(start: Product, E: Float[Array, "d d"], gamma: Float[Array, " d"]
     return (len(start.v) == 1) * (c + jnp.sum(jnp.minimum(diagonal, 1 / (gamma * top)) ** 2))
 
 
-def flows(start: Product, run: Any, step_size: Scalar, free: Any = 0.0) -> Certificate:
+def flows(start: Product, setup: Any, run: Any, free: Any = 0.0) -> Certificate:
     r"""Gradient flow falls like $e^{-2\kappa u_-^2t}$ if $|v|^2\ge u_-^2>0$ all along.
 
     $u_-^2$ follows from `least_value`; ``free`` is another lower bound that is known.
     """
     q, excess, gain, c = start.facts()
     by_gain = least_value(q, c, gain)
-    rate, time = 2 * q.kappa * jnp.maximum(by_gain, free), step_size * run.step
+    rate, time = 2 * q.kappa * jnp.maximum(by_gain, free), setup.step_size * run.step
     bound, lost = jnp.exp(-rate * time) * excess, run.risk - start.best
     return Certificate(
         hypotheses={"|v| stays away from 0: 0 < u_-^2": positive(jnp.maximum(by_gain, free))},
@@ -200,14 +215,15 @@ def flows(start: Product, run: Any, step_size: Scalar, free: Any = 0.0) -> Certi
     )  # fmt: skip
 
 
-def descends(start: Product, run: Any, step_size: Scalar, *, every: int) -> Certificate:
+def descends(start: Product, setup: Any, run: Any) -> Certificate:
     r"""No step of gradient descent raises the risk, and it falls linearly where $\delta_0>0$."""
     q, excess, gain, c0 = start.facts()
-    bound, seen = step_bound(q, step_size, excess, c0, len(start.v)), run.probes
+    step_size, seen = setup.step_size, run.probes
+    bound = step_bound(q, step_size, excess, c0, len(start.v))
     rate = step_size * q.kappa * least_value(q, bound.c, gain)
     curve, lost = (1 - rate) ** run.step * excess + start.best, run.risk[-1] - start.best
     fall, room = 0.0, 1e-13 * (q.depth + start.best)
-    if "gradient_norm" in seen and every == 1:
+    if "gradient_norm" in seen and setup.setting.every == 1:
         fall = step_size / 2 * seen["gradient_norm"][:-1] ** 2
     kept: Any = not_checked("imbalance")
     if "imbalance" in seen:
@@ -226,29 +242,29 @@ def descends(start: Product, run: Any, step_size: Scalar, *, every: int) -> Cert
     )  # fmt: skip
 
 
-def follows(
-    start: Product, run: Any, k: Scalar, step_size: Scalar, flow: bool, every: int
-) -> Certificate:
+def follows(start: Product, setup: Any, run: Any) -> Certificate:
     r"""In an isotropic quadratic, $R^\top R=kI$, the whole curve is known.
 
     Heads are multiples of $A_*$ (flow and descent), or $W_h=v_hn$ with $|n|=1$ (flow).
     """
-    v, W, a = start.v, start.W, norm_fro(start.optimum)
+    v, W, a, H = start.v, start.W, norm_fro(start.optimum), start.root.T @ start.root
+    k = jnp.trace(H) / len(H)
     p = W @ start.optimum / a
     aside = jnp.max(jnp.abs(W - p[:, None] * start.optimum[None] / a))
     aligned = Isotropic(k, a, jnp.sum((v + p) ** 2) / 4, jnp.sum((v - p) ** 2) / 4)
-    if flow:
-        time, n = step_size * run.step, v @ W / jnp.sum(v**2)
+    if setup.setting.method == "flow":
+        time, n = setup.step_size * run.step, v @ W / jnp.sum(v**2)
         skew = jnp.max(jnp.abs(W - v[:, None] * n[None])) + jnp.abs(norm_fro(n) - 1)
         r, cosine = balanced_flow(k, a, jnp.sum(v**2), n @ start.optimum / a, time)
         straight = (aligned_flow(aligned, time) - a) ** 2
         square = jnp.where(aside < skew, straight, r**2 - 2 * a * r * cosine + a**2)
         aside, tolerance = jnp.minimum(aside, skew), 1e-7 * k * a**2 + 0 * time
     else:
-        square = (aligned_descent(aligned, step_size, every, len(run.step)) - a) ** 2
+        how = setup.step_size, setup.setting.every, len(run.step)
+        square = (aligned_descent(aligned, *how) - a) ** 2
         tolerance = 1e-14 * (10 + run.step) * (start.best + k * a**2)
     exact = start.best + 0.5 * k * square
-    isotropy = jnp.max(jnp.abs(start.root.T @ start.root - k * jnp.eye(len(start.optimum))))
+    isotropy = jnp.max(jnp.abs(H - k * jnp.eye(len(H))))
     return Certificate(
         hypotheses={"isotropic: |R'R - k I| = 0": Inequality(isotropy, 1e-12 * k),
                     "heads are aligned or balanced": Inequality(aside, 1e-12)},

@@ -1,8 +1,9 @@
-r"""Heads with keys and queries of their own: $A=\sum_hv_hK_h^\top Q_h$ in a quadratic risk.
+r"""Training a product of three: $\ell=\ell_*+\frac12|P(A-A_*)S|^2$, $A=\sum_hv_hK_h^\top Q_h$.
 
-From small weights the risk falls in steps. Here are the exact staircase of aligned heads, the time
-of a head's escape from a plateau, and convergence after the last one. Proofs are in
-docs/theory/icl2025.md; $\lambda_d$ are the tokens' eigenvalues, $1/\gamma_d$ the optimal ones of A.
+$P$, $S$ and $A_*=\mathrm{diag}(1/\gamma_d)$ are diagonal in one basis; there the slope at $A=0$
+is $-b_d=-P_d^2S_d^2/\gamma_d$. From small weights the risk falls in steps. Here are the staircase
+of heads that lie on the axes, the time of a head's escape from a plateau, and convergence after
+the last one. Proofs are in docs/theory/icl2025.md.
 """
 
 import itertools
@@ -13,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal.certificates import Certificate, Equality, Inequality, not_checked, positive
-from shoal.theory.products import Quadratic
 
 
 def cubic_time(v: Any, gamma: Any) -> Any:
@@ -88,32 +88,43 @@ def first_escape(v: np.ndarray, K: np.ndarray, Q: np.ndarray, mu: np.ndarray) ->
 
 
 class Triple(NamedTuple):
-    """A start of separate heads: eigenvalues and gammas of the problem, optimum, and weights."""
+    """A start: the quadratic in its basis, its minimum, and the weights."""
 
-    lam: Any
-    gamma: Any
+    left: Any  # P_d^2,
+    right: Any  # S_d^2,
+    gamma: Any  # and 1 / (A_*)_dd.
     best: Any
     v: Any  # (heads,)
-    K: Any  # (heads, rank, dim), in the eigenbasis
+    K: Any  # (heads, rank, dim), in the basis
     Q: Any
 
+    @property
+    def slope(self) -> Any:
+        """The numbers b_d."""
+        return self.left * self.right / self.gamma
 
-def staircase(start: Triple, run: Any, step_size: Any, flow: bool, every: int) -> Certificate:
-    """The exact curve where head d is balanced and lies on eigenvector d."""
-    lam, gamma, _, v, K, Q = start
-    D = len(lam)
+    @property
+    def excess(self) -> Any:
+        """The risk above its minimum."""
+        off = jnp.einsum("h,hri,hrj->ij", self.v, self.K, self.Q) - jnp.diag(1 / self.gamma)
+        return jnp.sum(self.left[:, None] * off**2 * self.right[None]) / 2
+
+
+def staircase(start: Triple, setup: Any, run: Any) -> Certificate:
+    """The exact curve where head d is balanced and lies on direction d."""
+    slope, (_, _, gamma, best, v, K, Q) = start.slope, start
+    D, depth, step_size = len(gamma), jnp.sum(slope / gamma) / 2, setup.step_size
     rows = jnp.zeros_like(K).at[:, 0].set(v[:, None] * jnp.eye(len(v), D))
     aside = jnp.maximum(jnp.max(jnp.abs(K - rows)), jnp.max(jnp.abs(Q - rows)))
-    if flow:
-        time = (step_size * run.step)[:, None] * lam[None] ** 2
+    if setup.setting.method == "flow":
+        time = (step_size * run.step)[:, None] * slope[None]
         found = cubic_flow(v[None, :D], gamma[None], time)
-        tolerance = 1e-7 * lam.sum() + 0.0 * run.step
+        tolerance = 2e-7 * (best + depth) + 0.0 * run.step
     else:
-        found = cubic_descent(v[:D], gamma, step_size * lam**2, every, len(run.step))
-        tolerance = 1e-13 * (10 + run.step) * lam.sum()
-    exact = (
-        lam.sum() + jnp.sum(lam[None] ** 2 * (gamma[None] * found**6 - 2 * found**3), axis=1)
-    ) / 2
+        found = cubic_descent(v[:D], gamma, step_size * slope, setup.setting.every, len(run.step))
+        tolerance = 2e-13 * (10 + run.step) * (best + depth)
+    gained = slope[None] * (2 * found**3 - gamma[None] * found**6)
+    exact = best + depth - jnp.sum(gained, axis=1) / 2
     full = jnp.max(gamma * jnp.maximum(v[:D], 0.0) ** 3)
     return Certificate(
         hypotheses={"heads are eigenvectors, v = |k| = |q|": Inequality(aside, 1e-12),
@@ -123,24 +134,26 @@ def staircase(start: Triple, run: Any, step_size: Any, flow: bool, every: int) -
     )  # fmt: skip
 
 
-def after_last(start: Triple, q: Quadratic, excess: Any, run: Any, step_size: Any) -> Certificate:
+def after_last(start: Triple, setup: Any, run: Any) -> Certificate:
     r"""Once the risk is below the last plateau, flow converges at a rate and stays near."""
-    D, rows = len(start.lam), (start.K, start.Q)
+    D, excess, rows = len(start.gamma), start.excess, (start.K, start.Q)
+    h = jnp.max(start.left) * jnp.max(start.right)
+    kappa = jnp.min(start.left) * jnp.min(start.right)
     B = jnp.maximum(*(jnp.linalg.svd(x.reshape(-1, D), compute_uv=False)[0] for x in rows))
-    last = start.lam[-1] / jnp.sqrt(start.gamma[-1])
-    sigma = (last - jnp.sqrt(2 * excess)) / jnp.sqrt(q.h)
-    share = jnp.sqrt(excess / q.kappa) / jnp.maximum(sigma, 1e-300)
+    last = jnp.sqrt(jnp.min(start.slope / start.gamma))
+    sigma = (last - jnp.sqrt(2 * excess)) / jnp.sqrt(h)
+    share = jnp.sqrt(excess / kappa) / jnp.maximum(sigma, 1e-300)
     rho = B * share / (1 - share)
-    m, time = 2 * q.kappa * (sigma / (B + rho)) ** 2, step_size * run.step
+    m, time = 2 * kappa * (sigma / (B + rho)) ** 2, setup.step_size * run.step
     bound, lost = excess * jnp.exp(-2 * m * time), run.risk - start.best
-    near: Any = not_checked("distance")
+    room, near = 1e-9 * jnp.sum(start.slope / start.gamma) / 2, None
     if "distance" in run.probes:
         near = Inequality(run.probes["distance"], rho, 1e-9 * B)
     return Certificate(
         hypotheses={"below the last plateau: 0 < sigma_A": positive(sigma),
                     "q < 1": Inequality(share, 1.0)},
-        conclusions={"risk above its optimum": Inequality(lost, bound, 1e-9 * q.depth),
-                     "weights stay within rho": near},
+        conclusions={"risk above its optimum": Inequality(lost, bound, room),
+                     "weights stay within rho": near or not_checked("distance")},
         constants={"sigma_A": sigma, "B": B, "q": share, "rho": rho, "m": m, "epsilon_0": excess},
         predicted_rate=2 * m, measured_rate=-jnp.log(lost[-1] / lost[0]) / time[-1],
         curves={"proved bound": bound + start.best},

@@ -9,14 +9,25 @@ NumPy, never XLA. What is assumed of the machine (docs/theory/prove.md, section 
   erfc by 32u(1 + |value|).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
 
 UNIT = 2.0**-53
 TINY = 1e-140
 """Added wherever a square or a product may have vanished by underflow."""
+
+
+def of_scipy(name: str) -> Callable[[Any], Any]:
+    """A function of `scipy.special`, which takes a fifth of a second to import: when called."""
+
+    def function(x: Any) -> Any:
+        from scipy import special
+
+        return getattr(special, name)(x)
+
+    return function
 
 
 class Ball(NamedTuple):
@@ -249,7 +260,7 @@ FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
     ),
     "tanh": (np.tanh, lambda a: np.minimum(1, 4 * np.exp(-2 * _least(a))), 32 * UNIT, 0.0),
     "logistic": (
-        special.expit, lambda a: np.minimum(0.25, np.exp(-_least(a))), 32 * UNIT, 0.0,
+        of_scipy("expit"), lambda a: np.minimum(0.25, np.exp(-_least(a))), 32 * UNIT, 0.0,
     ),
     # exp and log1p err by 16 ulp each; e <= 1.45 log1p(e) for e in (0, 1]
     "softplus": (
@@ -257,10 +268,11 @@ FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
         lambda a: np.minimum(1, np.exp(np.minimum(interval(a)[1], 1.0))), 128 * UNIT, 0.0,
     ),
     "erf": (
-        special.erf, lambda a: 1.1283791671 * np.exp(-_least(a) ** 2 * (1 - 1e-9)), 32 * UNIT, 0.0,
+        of_scipy("erf"), lambda a: 1.1283791671 * np.exp(-_least(a) ** 2 * (1 - 1e-9)), 32 * UNIT,
+        0.0,
     ),
     "erfc": (
-        special.erfc, lambda a: 1.1283791671 * np.exp(-_least(a) ** 2 * (1 - 1e-9)), 32 * UNIT,
+        of_scipy("erfc"), lambda a: 1.1283791671 * np.exp(-_least(a) ** 2 * (1 - 1e-9)), 32 * UNIT,
         32 * UNIT,
     ),
     "sin": (np.sin, lambda a: np.ones(a.shape), 32 * UNIT, 32 * UNIT),

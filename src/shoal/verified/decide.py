@@ -103,7 +103,7 @@ def _attempts(
         if level == "output" and minimum and curve is not None:
             tried = stuck(question, used, bound, curve, label)
             if early is not None and tried.verdict == "undecided":
-                both = f"{early.reason[:-1]}; and {tried.reason}"
+                both = f"{early.reason[:-1]}. {tried.reason}"
                 early = early._replace(reason=both, constants=early.constants | tried.constants)
             else:
                 yield tried
@@ -253,8 +253,11 @@ def slack(question: Question, most: int = 3) -> tuple[tuple[str, str, float], ..
     lost = []
     for n, first in made.first_by_value.items():
         op = program.operations[n]
-        size = float(np.linalg.norm(centre.norms[n] * roots))
-        ratio[n] = float(np.linalg.norm(first[0])) / size if size > 0 else 1.0
+        with np.errstate(over="ignore"):  # a bound beyond all numbers is lost altogether
+            size = float(np.linalg.norm(centre.norms[n] * roots))
+            ratio[n] = float(np.linalg.norm(first[0])) / size if size > 0 else 1.0
+        if op.kind == "weight":
+            continue  # exact
         before = max((ratio.get(i, 1.0) for i in op.inputs), default=1.0)
         name = str(op.options.get("name", op.kind))
         lost.append((name, op.place, round(ratio[n] / max(before, 1e-300), 3)))

@@ -271,6 +271,13 @@ def _by_jax(primitive: str) -> Callable:
 _BIND = {"gather": jax.lax.gather_p.bind, "pad": jax.lax.pad_p.bind}
 
 
+def _scatter_add(params: dict[str, Any], a: Value, where: Any, b: Value) -> Value:
+    if not (isinstance(a, Interval) and isinstance(b, Interval)):
+        raise NoRule("no rule for the primitive 'scatter-add' of whole numbers")
+    bind = jax.lax.scatter_add_p.bind
+    return intervals.scattered(lambda x, y: np.asarray(bind(x, where, y, **params)), a, b)
+
+
 def _split(params: dict[str, Any], a: Value) -> list[Value]:
     at, axis = np.cumsum(params["sizes"])[:-1], params["axis"]
     count = len(params["sizes"])
@@ -451,6 +458,7 @@ RULES: dict[str, Callable] = {
         list(parts), lambda xs: np.stack(xs, params.get("axis", 0))
     ),
     "gather": _by_jax("gather"),
+    "scatter-add": _scatter_add,
     "pad": _by_jax("pad"),
     "convert_element_type": _convert,
     "copy": lambda _, a: a,

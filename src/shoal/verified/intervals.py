@@ -5,17 +5,19 @@ What is assumed of the machine is said in `balls` (A1 to A3); `pow` and `atan2` 
 functions of A3. A number that is not known at all is the interval from -inf to inf.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import special
 
 from shoal.verified import balls
-from shoal.verified.balls import Ball
+from shoal.verified.balls import Ball, of_scipy
 
 ERROR = 40 * balls.UNIT
 """Relative error of a function of the library, as A3 of `balls` has it, and of what follows."""
 WHOLE_BELOW = 2.0**52
+LEAST = 5e-324
+"""A value of 0 at an argument that is not 0 may have vanished by underflow."""
 
 
 class Interval(NamedTuple):
@@ -222,14 +224,29 @@ def total(a: Interval, axes: tuple[int, ...]) -> Interval:
         return _made(end(a.low, -1.0), end(a.high, 1.0))
 
 
+def scattered(added: Callable[[Any, Any], Any], a: Interval, b: Interval) -> Interval:
+    """Entries of ``b`` added to some of ``a``: ``added`` does so in floats, in any order."""
+    hits = added(np.zeros(a.shape), np.ones(b.shape))
+    share = balls.gamma(int(hits.max(initial=0.0)) + 1) * (1 + 1e-9)
+
+    def end(x: Any, y: Any, sign: float) -> Any:
+        value, error = added(x, y), added(np.abs(x), np.abs(y)) * share
+        wide = np.nextafter(value + sign * error, sign * np.inf)
+        return np.where((hits == 0) | (error == 0), value, wide)
+
+    with np.errstate(invalid="ignore"):
+        return _made(end(a.low, b.low, -1.0), end(a.high, b.high, 1.0))
+
+
 # -------------------------------------------------------------------------------------- functions
 
 
 def _increasing(function: Any, relative: float = ERROR, absolute: float = 0.0) -> Any:
     def rule(a: Interval) -> Interval:
         low, high = function(a.low), function(a.high)
-        low = np.where(low == 0, low - absolute, _down(low - relative * np.abs(low) - absolute))
-        high = np.where(high == 0, high + absolute, _up(high + relative * np.abs(high) + absolute))
+        gone = [absolute + LEAST * away for away in (a.low < 0, a.high > 0)]
+        low = np.where(low == 0, -gone[0], _down(low - relative * np.abs(low) - absolute))
+        high = np.where(high == 0, gone[1], _up(high + relative * np.abs(high) + absolute))
         return _made(low, high)
 
     return rule
@@ -240,11 +257,23 @@ def _floored(rule: Any, least: float, most: float) -> Any:
     return lambda a: Interval(*(np.clip(end, least, most) for end in rule(a)))
 
 
-def _exp(a: Interval) -> Interval:
-    found = _increasing(np.exp)(a)
-    masked = np.isneginf(a.high)
-    high = np.where(masked, 0.0, np.where(found.high == 0, np.nextafter(0, 1), found.high))
-    return Interval(np.maximum(found.low, 0.0), high)
+def _above_zero(function: Any) -> Any:
+    """An increasing function that is above 0, but for an exact 0 at -inf (a mask)."""
+
+    def rule(a: Interval) -> Interval:
+        found = _increasing(function)(a)
+        high = np.where(np.isneginf(a.high), 0.0, np.maximum(found.high, LEAST))
+        return Interval(np.maximum(found.low, 0.0), high)
+
+    return rule
+
+
+_exp = _above_zero(np.exp)
+
+
+def _expit(x: Any) -> Any:
+    """The logistic function; SciPy's is 0 where it is below 1e-308."""
+    return np.where(x < -700, np.exp(x), of_scipy("expit")(x))
 
 
 def _sqrt(a: Interval) -> Interval:
@@ -275,7 +304,7 @@ def _waving(function: Any) -> Any:
 
 
 def _falling_erfc(a: Interval) -> Interval:
-    return neg(_increasing(lambda z: -special.erfc(z), ERROR, ERROR)(a))
+    return neg(_increasing(lambda z: -of_scipy("erfc")(z), ERROR, ERROR)(a))
 
 
 FUNCTIONS = {
@@ -287,8 +316,8 @@ FUNCTIONS = {
         Interval(np.maximum(a.low, -1.0), np.maximum(a.high, -1.0))
     ),
     "tanh": _floored(_increasing(np.tanh), -1.0, 1.0),
-    "logistic": _floored(_increasing(special.expit), 0.0, 1.0),
-    "erf": _floored(_increasing(special.erf), -1.0, 1.0),
+    "logistic": _floored(_above_zero(_expit), 0.0, 1.0),
+    "erf": _floored(_increasing(of_scipy("erf")), -1.0, 1.0),
     "erfc": lambda a: _floored(_falling_erfc, 0.0, 2.0)(a),
     "sin": _waving(np.sin),
     "cos": _waving(np.cos),
@@ -329,13 +358,15 @@ def power(a: Interval, b: Interval) -> Interval:
         base = Interval(np.maximum(a.low, 0.0), np.maximum(a.high, 0.0))
         ends = [x**y for x in base for y in b]
         found = widened(_made(_least(ends), _largest(ends)), ERROR)
+        gone = (found.high == 0) & (base.high > 0)
+        found = Interval(found.low, np.where(gone, LEAST, found.high))
         if not np.any(a.low < 0):
             return found
         if not whole:
             return _made(np.where(a.low < 0, -np.inf, found.low),
                          np.where(a.low < 0, np.inf, found.high))  # fmt: skip
         most = np.where(b.low >= 0, a.largest ** np.maximum(b.low, 0.0), np.inf)
-        most = _up(most * (1 + ERROR))
+        most = _up(most * (1 + ERROR))  # never 0
         even = np.broadcast_to(b.low % 2 == 0, np.broadcast_shapes(a.shape, b.shape))
         one = (b.low == 0) & (b.high == 0)
         low = np.where(a.low < 0, np.where(even, 0.0, -most), found.low)
@@ -349,6 +380,7 @@ def angle(y: Interval, x: Interval) -> Interval:
     first = (y.low >= 0) & (x.low >= 0)
     low = np.arctan2(np.maximum(y.low, 0), np.maximum(x.high, 0)) * (1 - ERROR)
     high = np.arctan2(np.maximum(y.high, 0), np.maximum(x.low, 0)) * (1 + ERROR)
+    low, high = np.maximum(_down(low), 0.0), np.where(y.high > 0, _up(high), high)
     undefined = (y.low <= 0) & (x.low <= 0)
     low = np.where(undefined, 0.0, low)
     high = np.where(undefined, 1.5707963267948972, high)

@@ -1,10 +1,8 @@
 r"""A program in the fewer kinds of operations that a proof on disk has and `shoal.check` knows.
 
 Differences, quotients, roots, sums of rows and centring become products, powers and products of
-matrices; functions that are others in disguise are written as these. Branches go: at the given
-weights every comparison is decided, so what it chose is taken, and a ``guard`` demands that the
-entries which were compared stay apart on the ball. A checked proof hence speaks of the function
-that the model is on that ball.
+matrices; functions that are others in disguise are written as these; truth values are the numbers
+1 and 0. Comparisons and choices stay as they are, so the checker decides every branch itself.
 """
 
 import math
@@ -13,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shoal.verified.balls import UNIT
-from shoal.verified.program import Operation, Program, depends
+from shoal.verified.program import Operation, Program
 
 NEAR = 2.0e-16
 """How far the floats nearest to log(2) and pi/2 lie from them, at most."""
@@ -23,13 +21,12 @@ KEPT = ("weight", "take", "join", "add", "mul", "dot", "softmax", "logsumexp", "
 class Lowered:
     """Operations so far; ``numbers`` says where the values of the old program are."""
 
-    def __init__(self, program: Program, values: list[Any]) -> None:
+    def __init__(self, program: Program) -> None:
         self.operations: list[Operation] = []
         self.numbers: list[int] = []
-        self.values, self.moving = values, [bool(blocks) for blocks in depends(program)]
         self._constants: dict[Any, int] = {}
-        for number, op in enumerate(program.operations):
-            self.number, self.place = number, op.place
+        for op in program.operations:
+            self.place = op.place
             self.numbers.append(self._one(op))
 
     def emit(self, kind: str, inputs: tuple[int, ...], size: int, **options: Any) -> int:
@@ -82,11 +79,6 @@ class Lowered:
         right = self.constant(matrix.ravel(), radius)
         return self.emit("dot", (a, right), rows * n, sizes=(1, rows, k, n))
 
-    def guard(self, a: int, b: int, left: np.ndarray, right: np.ndarray, sign: np.ndarray) -> None:
-        """Demand that entries stay above (sign 1) or below (-1) others."""
-        if len(sign):
-            self.emit("guard", (a, b), 0, left=left, right=right, sign=sign.astype(float))
-
     # ------------------------------------------------------------------------------ one operation
 
     def _one(self, op: Operation) -> int:
@@ -107,6 +99,10 @@ class Lowered:
             return self.power(given[0], options["exponent"])
         if op.kind in ("sum", "centre"):
             return self._rows(op, given[0])
+        if op.kind == "max":
+            return self.emit("largest", (given[0],), op.size, rows=options["rows"])
+        if op.kind == "logic":
+            return self._logic(options["name"], given, op.size)
         return self._branch(op, given)
 
     def _rows(self, op: Operation, a: int) -> int:
@@ -117,37 +113,29 @@ class Lowered:
         return self.rows_times(a, rows, np.eye(k) - 1 / k, 2 * UNIT)
 
     def _branch(self, op: Operation, given: list[int]) -> int:
-        if op.kind == "max":
-            return self._largest(op, given[0])
         if op.kind == "select":
-            here, which = np.arange(op.size), self.values[op.inputs[0]]
-            if which.all() or not which.any():
-                index, source = here, given[1] if which.all() else given[2]
-            else:
-                index = np.where(which, here, op.size + here)
-                source = self.emit("join", tuple(given[1:]), 2 * op.size)
-            return self.emit("take", (source,), op.size, index=index, fill=0.0)
-        if op.kind == "negative":
-            here, zero = np.arange(op.size), self.constant(np.zeros(op.size))
-            self.guard(given[0], zero, here, here, -np.ones(op.size))
-            return given[0]
+            return self.emit("select", tuple(given), op.size)
         if op.kind == "compare":
-            one, other = (self.values[i].mid for i in op.inputs)
-            apart = (one != other) | any(self.moving[i] for i in op.inputs)
-            need = np.flatnonzero(apart & np.isfinite(one) & np.isfinite(other))
-            self.guard(given[0], given[1], need, need, np.sign(one - other)[need])
-        return -1  # a predicate: nothing uses its number
+            return self.compare(op.options["name"], *given)
+        if op.kind == "finite":
+            return self.compare("ne", given[0], self.constant(np.full(op.size, -np.inf)))
+        zero = self.constant(np.zeros(op.size))  # negative: what is not below zero has no value
+        return self.emit("select", (self.compare("lt", given[0], zero), given[0], zero), op.size)
 
-    def _largest(self, op: Operation, a: int) -> int:
-        value = self.values[op.inputs[0]]
-        mid, rad = (x.reshape(op.options["rows"], -1) for x in value)
-        top = np.argmax(mid, axis=1)
-        first = np.arange(len(mid)) * mid.shape[1] + top
-        others = np.ones(mid.shape, bool)
-        others[np.arange(len(mid)), top] = False
-        if not self.moving[op.inputs[0]]:  # equal numbers may share the lead
-            others &= (mid != mid[np.arange(len(mid)), top][:, None]) | (rad > 0)
-        right = np.flatnonzero(others)
-        left = np.repeat(first, mid.shape[1]).reshape(mid.shape).ravel()[right]
-        self.guard(a, a, left, right, np.ones(len(right)))
-        return self.emit("take", (a,), op.size, index=first, fill=0.0)
+    def compare(self, name: str, a: int, b: int) -> int:
+        """1 where a comparison is true, else 0."""
+        return self.emit("compare", (a, b), self.operations[a].size, name=name)
+
+    def _logic(self, name: str, given: list[int], size: int) -> int:
+        """Truth values are the numbers 1 and 0."""
+        if name in ("all", "any"):
+            k = self.operations[given[0]].size // max(size, 1)
+            count = self.rows_times(given[0], size, np.ones((k, 1)))
+            least = k - 0.5 if name == "all" else 0.5
+            return self.compare("gt", count, self.constant(np.full(size, least)))
+        if name == "and":
+            return self.emit("mul", tuple(given), size)
+        if name == "not":
+            return self.plus(self.times(given[0], -1.0), 1.0)
+        count = self.emit("add", tuple(given), size)
+        return self.compare("gt", count, self.constant(np.full(size, 0.5)))

@@ -13,7 +13,7 @@ function axis(text, more = {}) {
 let revision = 0;
 function layout(x, y, more = {}) {
   revision += 1; // arrays grow in place, and Plotly compares them by identity
-  return { datarevision: revision, font: { color: style("--ink"), size: 12 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { t: 12, r: 12, b: 44, l: 58 }, xaxis: axis(x), yaxis: axis(y), showlegend: false, hovermode: "closest", ...more };
+  return { datarevision: revision, font: { color: style("--ink"), size: 12, family: "system-ui, 'Segoe UI', sans-serif" }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { t: 12, r: 12, b: 44, l: 58 }, xaxis: axis(x), yaxis: axis(y), showlegend: false, hovermode: "closest", ...more };
 }
 
 function ready() {
@@ -26,9 +26,17 @@ function logarithmic(values) {
   if (!seen.length) return { type: "log" };
   const low = Math.min(...seen.slice(0, 20000)), high = Math.max(...seen.slice(0, 20000)), decades = Math.log10(high / low);
   if (decades > 1.5) return { type: "log", dtick: Math.max(1, Math.ceil(decades / 6)) };
-  const ticks = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) ticks.push(...[1, 2, 5].map((k) => Number(`${k}e${power}`)));
+  const few = places(low, high, [1, 2, 5]), some = few.length > 2 ? few : places(low, high, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+  const ticks = some.length > 1 ? some : places(low, high, Array.from({ length: 90 }, (_, k) => 1 + k / 10)).filter((_, k, all) => k % Math.ceil(all.length / 4) === 0);
+  if (ticks.length < 2) return { type: "log", nticks: 4 };
   return { type: "log", tickvals: ticks, ticktext: ticks.map((tick) => number(tick)) };
+}
+
+// Multiples of powers of ten between two numbers.
+function places(low, high, multiples) {
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++) found.push(...multiples.map((k) => Number(`${Number(k.toFixed(1))}e${power}`)));
+  return found.filter((tick) => tick >= low * 0.98 && tick <= high * 1.02);
 }
 
 export function drawRisk(view) {
@@ -41,7 +49,7 @@ export function drawRisk(view) {
   traces.push({ x: view.step, y: view.risk, name: "measured", mode: view.step.length < 3 ? "lines+markers" : "lines", line: { color: style("--curve"), width: 2.6 } });
   if (view.proof) {
     shapes.push({ type: "rect", xref: "x", yref: "paper", x0: view.proof.step, x1: Math.max(view.total, view.proof.step), y0: 0, y1: 1, line: { width: 0 }, fillcolor: style("--good-soft"), layer: "below" });
-    notes.push({ x: view.proof.step, y: 1, xref: "x", yref: "paper", xanchor: view.proof.step > view.total / 2 ? "right" : "left", yanchor: "top", showarrow: false, text: `proved from here: ${view.proof.verdict}`, font: { color: style("--good") } });
+    notes.push({ x: view.proof.step, y: 1, xref: "x", yref: "paper", xanchor: view.proof.step > view.total / 2 ? "right" : "left", yanchor: "top", showarrow: false, text: `proved from here: ${view.proof.verdict}`, bgcolor: style("--good-soft"), font: { color: style("--good") } });
   }
   for (const [at, size] of view.changes) {
     shapes.push({ type: "line", xref: "x", yref: "paper", x0: at, x1: at, y0: 0, y1: 1, line: { color: style("--soft"), dash: "dot", width: 1 } });
@@ -53,6 +61,8 @@ export function drawRisk(view) {
   frame.xaxis.range = [0, Math.max(view.total, 1)];
   globalThis.Plotly.react(byId("risk"), traces, frame, options);
 }
+
+const lowered = (name) => name.replace(/^([A-Za-z])_([A-Za-z0-9]{1,4})$/, "$1<sub>$2</sub>");
 
 // One plot for each probe; the parts of one probe are together.
 export function drawProbes(view) {
@@ -74,7 +84,7 @@ export function drawProbes(view) {
   }
   for (const card of place.children) {
     const parts = groups.get(card.dataset.probe), colours = ["--curve", "--bound", "--guess", ...ghosts];
-    const traces = parts.map((name, k) => ({ x: view.step, y: view.curves[name], name: name.slice(card.dataset.probe.length + 1) || "value", mode: "lines", line: { color: style(colours[k % 6]), dash: ["solid", "dash", "dot", "dashdot", "longdash", "solid"][k % 6], width: 2 } }));
+    const traces = parts.map((name, k) => ({ x: view.step, y: view.curves[name], name: lowered(name.slice(card.dataset.probe.length + 1)) || "value", mode: "lines", line: { color: style(colours[k % 6]), dash: ["solid", "dash", "dot", "dashdot", "longdash", "solid"][k % 6], width: 2 } }));
     const all = traces.flatMap((t) => t.y).filter((v) => v !== null), low = Math.min(...all), high = Math.max(...all);
     const frame = layout("step", spaced(card.dataset.probe), { showlegend: traces.length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" } });
     if (low > 0 && high > 30 * low) frame.yaxis = axis(spaced(card.dataset.probe), logarithmic(all));
@@ -86,7 +96,7 @@ export function drawProbes(view) {
 export function drawSpectrum(message) {
   if (!ready()) return;
   const place = byId("spectrum");
-  if (!message?.start) return globalThis.Plotly.react(place, [], layout("", "", { xaxis: { visible: false }, yaxis: { visible: false }, annotations: [{ text: message ? "too large to show here" : "", showarrow: false }] }), options);
+  if (!message?.start) return globalThis.Plotly.react(place, [], layout("", "", { xaxis: { visible: false }, yaxis: { visible: false }, annotations: [{ text: message ? "too large to show here" : "being measured …", showarrow: false }] }), options);
   const curve = (values, name, colour, symbol) => ({ x: values.map((_, k) => k + 1), y: values, name, mode: "markers", marker: { color: style(colour), symbol, size: 7, line: { width: 1.5, color: style(colour) } } });
   const traces = [curve(message.start, "at the start", "--ghost-2", "circle-open")];
   if (message.now) traces.push(curve(message.now, `at step ${message.at}`, "--curve", "circle"));
@@ -134,7 +144,8 @@ function canvas(values, top, name) {
 
 export function drawAttention(message) {
   const place = byId("attention");
-  if (!message || !message.start.maps.length) return place.replaceChildren(make("p", { className: "sentence", textContent: "No softmax attention was found in this model." }));
+  if (!message) return; // being measured
+  if (!message.start.maps.length) return place.replaceChildren(make("p", { className: "sentence", textContent: "No softmax attention was found in this model." }));
   place.replaceChildren(...message.start.maps.map((start, k) => {
     const now = message.now?.maps[k], top = Math.max(...start.flat(), ...(now?.flat() ?? []), 2 / start[0].length); // uniform is half-way at most
     const sides = [make("div", { className: "map" }, canvas(start, top, "at the start"), make("span", { textContent: "at the start" }))];

@@ -1,6 +1,6 @@
 // Settings as sliders, menus and switches, made from what the worker says of their types.
 
-import { byId, make, spaced, word } from "./format.js";
+import { byId, make, showWords, spaced, word } from "./format.js";
 
 const STEPS = 1000;
 let listed = "";
@@ -37,8 +37,8 @@ function one(control, changed) {
   const row = make("div", { className: "row" }, make("span", { className: "with" }, label, ...mark));
   const element = make("div", { className: "control" }, row);
   const fields = (makers[control.kind] ?? makers.text)(control, id, tell, row, element);
-  const sentence = make("p", { className: "sentence", id: `${id}-said`, textContent: control.sentence });
-  if (control.source.startsWith("paper")) sentence.append(` (${control.source})`);
+  const sentence = make("p", { className: "sentence", id: `${id}-said` });
+  showWords(sentence, control.source.startsWith("paper") ? `${control.sentence} (${control.source})` : control.sentence);
   element.append(sentence);
   fields.field.setAttribute("aria-describedby", `${id}-said`);
   shown.set(control.name, {

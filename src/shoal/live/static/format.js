@@ -6,10 +6,12 @@ export function number(value, digits = 4) {
   const size = Math.abs(value);
   if (size >= 1e5 || size < 1e-3) {
     const [head, power] = value.toExponential(digits - 2).split("e");
-    return `${Number(head)}·10${superscript(Number(power))}`;
+    return `${minus(Number(head))}·10${superscript(Number(power))}`;
   }
-  return String(Number(value.toPrecision(digits)));
+  return minus(Number(value.toPrecision(digits)));
 }
+
+const minus = (value) => String(value).replace("-", "−");
 
 function superscript(power) {
   const signs = "⁰¹²³⁴⁵⁶⁷⁸⁹";
@@ -33,6 +35,25 @@ export function make(tag, given = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 export const spaced = (name) => name.replaceAll("_", " ");
+
+// Words as they are set in print: indices lowered, powers raised, Greek letters by their signs.
+const GREEK = { alpha: "α", beta: "β", gamma: "γ", delta: "δ", eta: "η", kappa: "κ", lambda: "λ", mu: "μ", rho: "ρ", sigma: "σ", phi: "φ", chi: "χ" };
+const LETTERS = Object.keys(GREEK).join("|");
+const SET = new RegExp(`\`([^\`]+)\`|\\b(${LETTERS}|[A-Za-z])_([A-Za-z0-9]{1,4})\\b|(?<=[\\w)|])\\^(-?\\w+(?:[/.]\\d+)?|\\(-?\\w+(?:[/.]\\d+)?\\))|\\b(${LETTERS})\\b|(<=|>=)`, "g");
+export function showWords(place, text) {
+  const nodes = [];
+  let end = 0;
+  for (const found of text.matchAll(SET)) {
+    const [whole, code, base, index, power, letter, sign] = found;
+    nodes.push(text.slice(end, found.index));
+    if (code) nodes.push(make("code", { textContent: code }));
+    else if (base) nodes.push(make("i", { textContent: GREEK[base] ?? base }), make("sub", { textContent: index }));
+    else if (power) nodes.push(make("sup", { textContent: power.replace(/[()]/g, "").replace("-", "−") }));
+    else nodes.push(letter ? GREEK[letter] : sign === "<=" ? "≤" : "≥");
+    end = found.index + whole.length;
+  }
+  place.replaceChildren(...nodes, text.slice(end));
+}
 
 // Words with MathML from the server: only elements of MathML are taken over, everything else as text.
 const MATHS = "http://www.w3.org/1998/Math/MathML";

@@ -1,13 +1,23 @@
 // The theorem: formula, hypotheses as gauges, verdict in words, and what would help.
 
-import { byId, make, number, showMaths } from "./format.js";
+import { byId, make, number, showMaths, showWords } from "./format.js";
 
 const LOOKS = { holds: ["good", "✓"], "applies so far": ["good", "✓"], violated: ["bad", "✗"], "not applicable": ["bad", "✗"], unresolved: ["unsure", "?"] };
 
 export function showStatement(message) {
-  byId("statement").textContent = message.statement;
+  showWords(byId("statement"), message.statement);
   showMaths(byId("formula"), message.formula);
+  fitFormula();
   byId("source").textContent = message.source ? `Source: ${message.source}.` : "";
+}
+
+// A formula that is too wide is set smaller, rather than cut off; a very long one can be scrolled.
+export function fitFormula() {
+  const place = byId("formula");
+  for (let size = 1.2; size >= 0.8; size -= 0.05) {
+    place.style.fontSize = `${size}rem`;
+    if (place.scrollWidth <= place.clientWidth) return;
+  }
 }
 
 export function showTheorems(message, chosen) {
@@ -49,7 +59,8 @@ function draw(item, line) {
   const look = line.holds === true ? "good" : line.holds === false ? "bad" : "unsure";
   item.className = `gauge ${look}`;
   item.querySelector(".sign").textContent = { good: "✓", bad: "✗", unsure: "?" }[look];
-  item.querySelector(".text").textContent = line.name;
+  const name = item.querySelector(".text");
+  if (item.dataset.name !== line.name) showWords(name, (item.dataset.name = line.name));
   const bar = item.querySelector(".bar"), plain = line.yes_or_no;
   bar.hidden = plain || line.relation === "=";
   const fill = bar.firstChild, along = position(line.lhs, line.rhs);
@@ -65,7 +76,9 @@ function draw(item, line) {
 // the least positive float stands for 0 in "0 < x"
 const none = (value) => value !== null && Math.abs(value) < 1e-300;
 const side = (value) => (value === null ? "not finite" : number(none(value) ? 0 : value));
-const relation = (line) => (line.relation === "=" ? "=" : none(line.lhs) && line.lhs > 0 ? "<" : "≤");
+// the sign that is true of both sides: of a hypothesis that fails, the opposite one
+const signs = { "=": ["=", "≠"], "<": ["<", "≥"], "≤": ["≤", ">"] };
+const relation = (line) => (line.holds === null ? "against" : signs[line.relation === "=" ? "=" : none(line.lhs) && line.lhs > 0 ? "<" : "≤"][line.holds ? 0 : 1]);
 
 // Left of the middle by how many decades the left side is below the right one, at most four; else right.
 function position(lhs, rhs) {

@@ -11,7 +11,9 @@ were not available to us. Its own constants, where its text gives them, stand be
 ``docs/theory/arda2026.md``.
 """
 
-from shoal.papers.arda2026 import theorems, studies, figures  # noqa: F401, I001 (they register)
+from shoal.papers.arda2026 import (  # noqa: I001 (they register, in this order)
+    theorems, studies, series_studies, rate_studies, projection_studies, figures, visit,  # noqa: F401
+)  # fmt: skip
 from shoal.papers.arda2026.model import PAPER
 
 __all__ = ["PAPER"]

@@ -68,13 +68,20 @@ def dual_transport(setting: Any, params: Weights, inputs: Any) -> Weights:
     return teachers.dual(params, inputs, beta, setting.teacher_norm, setting.sigma)
 
 
-def sequences(setting: Any, key: PRNGKeyArray) -> Problem:
-    """Tokens in a ball, labelled by a teacher of known norm or by chance."""
+def sequences(setting: Any, key: PRNGKeyArray, held_out: int = 0) -> Problem:
+    """Tokens in a ball, labelled by a teacher of known norm or by chance.
+
+    Of ``held_out`` samples, if given: other tokens, labelled by the same teacher.
+    """
     key_X, key_y, key_pool = jax.random.split(key, 3)
     inputs = _tokens(key_X, setting, setting.num_samples, setting.num_tokens)
-    X, q = inputs if isinstance(inputs, tuple) else (inputs, None)
+    seen, count = inputs, setting.num_samples
+    if held_out:
+        count, key_y = held_out, jax.random.fold_in(key_y, 1)
+        seen = _tokens(jax.random.fold_in(key_X, 1), setting, count, setting.num_tokens)
+    X, q = seen if isinstance(seen, tuple) else (seen, None)
     if setting.labels == "gaussian":
-        return Problem(X, gaussian_labels(key_y, setting.num_samples, setting.label_scale), q)
+        return Problem(X, gaussian_labels(key_y, count, setting.label_scale), q)
     if setting.labels == "dual":
         taught = own_heads(setting)
         v = dual_transport(setting, taught, inputs)
@@ -82,7 +89,7 @@ def sequences(setting: Any, key: PRNGKeyArray) -> Problem:
         pool = heads.twins(key_pool, heads.shapes(2 * setting.pool, setting.dim))
         taught = Weights(*(leaf[: setting.pool] for leaf in pool))
         v = teacher(setting, taught)
-    return Problem(X, teachers.labels(taught, v, inputs, setting.sigma), q)
+    return Problem(X, teachers.labels(taught, v, seen, setting.sigma), q)
 
 
 def series(key: PRNGKeyArray, count: int, length: int, lag: int) -> Float[Array, "N length"]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from shoal import inits
 from shoal._typing import Array, Callable
+from shoal.lab.effects import first_times
 from shoal.lab.engine import per_start
 from shoal.lab.run import Run, train
 from shoal.lab.setup import WEIGHTS, Setup, key_of, paper_setup
@@ -221,7 +222,10 @@ def loss_by_length(plan: Plan, step_power: float = 0.0) -> Curves:
 
     def relative(T: int) -> np.ndarray:
         step = None if step_power == 0 else plan.steps**-0.5 * (plan.grid[0] / T) ** step_power
-        run = runs_of(plan, num_tokens=T, anchor_tokens=16, step_size=step)
+        deep: dict[str, Any] = {}
+        if plan.layers > 1:
+            deep = {"model": "deep", "num_layers": plan.layers}
+        run = runs_of(plan, num_tokens=T, anchor_tokens=16, step_size=step, **deep)
         return lowest(run) / run.risk[:, 0]
 
     return curve(plan, map(relative, plan.grid))
@@ -261,7 +265,7 @@ def places(plan: Plan, lag: int, num_tokens: int, skip: int) -> np.ndarray:
     return loss[:, -quarter:].mean(axis=1) / loss[:, skip : skip + quarter].mean(axis=1)
 
 
-def _moved(run: Run) -> np.ndarray:
+def moved(run: Run) -> np.ndarray:
     """Largest scaled movement of any block, (seeds, records)."""
     return np.max([run.probes[f"scaled_movement_{k}"] for k in "cUW"], axis=0)
 
@@ -269,7 +273,7 @@ def _moved(run: Run) -> np.ndarray:
 def use_of_radius(plan: Plan, radius: float) -> np.ndarray:
     """Largest share of the radius that any block used, in the paper's width experiment."""
     run = runs_of(plan, ("scaled_movement",), radius=radius)
-    return _moved(run).max(axis=1) / radius
+    return moved(run).max(axis=1) / radius
 
 
 def _largest_eigenvalue(setup: Setup) -> Array:
@@ -297,7 +301,7 @@ def decay_ends(plan: Plan, **values: Any) -> tuple[np.ndarray, np.ndarray]:
     """Largest movement and loss at the end of a run with Gaussian labels."""
     common: dict[str, Any] = {"labels": "gaussian", "step_size": 0.5, "every": plan.steps}
     run = runs_of(plan, ("scaled_movement",), **common, **values)
-    return _moved(run)[:, -1], run.risk[:, -1]
+    return moved(run)[:, -1], run.risk[:, -1]
 
 
 def loss_at_movement(plan: Plan, movement: float) -> tuple[np.ndarray, np.ndarray]:
@@ -335,3 +339,138 @@ def kernel_drift(plan: Plan, scale: float) -> np.ndarray:
     values: dict[str, Any] = {"output_scale": scale, "radius": None, "every": plan.steps}
     run = runs_of(plan, ("kernel_drift",), step_size=scale**2 * plan.steps**-0.5, **values)
     return run.probes["kernel_drift"][:, -1]
+
+
+# ------------------------------------------------------------------------ rates, windows, radii
+
+
+def narrower(setup: Setup, num_heads: int) -> Setup:
+    """The same data for the first heads of a wide start, and their twins."""
+    half = setup.setting.num_heads // 2
+    rows = np.r_[: num_heads // 2, half : half + num_heads // 2]
+    params0 = jax.tree.map(lambda W: W[:, rows], setup.params0)
+    return setup.replace(setting=setup.setting.replace(num_heads=num_heads), params0=params0)
+
+
+def loss_by_heads(
+    num_samples: int, seeds: tuple[int, ...], steps: int, step: float, widths: tuple[int, ...],
+    **values: Any,
+) -> np.ndarray:  # fmt: skip
+    """Lowest loss over the labels' energy, (seeds, widths); starts are nested."""
+    wanted = {"num_samples": num_samples, "num_steps": steps, "num_heads": max(widths)}
+    wide = fresh_setup(PAPER, wanted | values, seeds=seeds)
+    runs = (train(narrower(wide, m), step_size=step, probes=()) for m in widths)
+    return np.stack([lowest(run) / run.risk[:, 0] for run in runs], axis=1)
+
+
+def _kept_loss(num_samples: int, seed: int, **how: Any) -> np.ndarray:
+    """`loss_by_heads` of one seed, kept on disk when it is done."""
+    from shoal.disk.cache import cached
+
+    key = ["arda2026.loss_by_heads", num_samples, seed, {k: how[k] for k in sorted(how)}]
+    return cached(key, lambda: {"loss": loss_by_heads(num_samples, (seed,), **how)}).arrays["loss"]
+
+
+def heads_jobs(plan: Plan, step: float, widths: tuple[int, ...], **values: Any) -> list:
+    """The parts of `heads_needed`, not yet called, each kept on disk when done."""
+    how = {"steps": plan.steps, "step": step, "widths": widths} | values
+    return [functools.partial(_kept_loss, int(n), seed, **how)
+            for n in plan.grid for seed in seeds_of(plan.seeds)]  # fmt: skip
+
+
+def heads_needed(
+    plan: Plan, step: float, widths: tuple[int, ...], share: float, kept: bool = False,
+    norm_power: float = 0.0, **values: Any,
+) -> Curves:  # fmt: skip
+    """Heads at which the lowest loss first falls to a share of the labels' energy, by samples.
+
+    Between two widths the logarithm of the loss is taken as straight in that of the heads; ``low``
+    and ``high`` enclose what lies beyond the widths. With a ``norm_power`` p the teacher's norm and
+    the radius grow like the samples to p, and the level stays where it was: its share falls.
+    """
+    seeds = seeds_of(plan.seeds)
+    low: list[np.ndarray] = []
+    high: list[np.ndarray] = []
+    jobs: Any = iter(heads_jobs(plan, step, widths, **values) if kept else ())
+    for n in plan.grid:
+        grown = (n / plan.grid[0]) ** norm_power
+        level = share / grown**2
+        if kept:
+            loss = np.concatenate([next(jobs)() for _ in seeds])
+        else:
+            norm = {"teacher_norm": 3 * grown, "radius": 3 * grown} if norm_power else {}
+            loss = loss_by_heads(int(n), seeds, plan.steps, step, widths, **(values | norm))
+        place = first_times(np.log(widths), np.log(loss), np.full(len(loss), np.log(level)))
+        below, never = loss[:, 0] <= level, np.isinf(place)
+        found = np.exp(np.where(never, 0.0, place))
+        low.append(np.where(below, 0.0, np.where(never, widths[-1], found)))
+        high.append(np.where(below, widths[0], np.where(never, np.inf, found)))
+    return {"x": np.array(plan.grid, float), "low": np.stack(low, 1), "high": np.stack(high, 1)}
+
+
+def _squared_move(setup: Setup) -> Array:
+    """Squared distance from the start to the teacher's transport."""
+    v = data.teacher(setup.setting, setup.params0)
+    move = jax.tree.map(jnp.subtract, teachers.moved(setup.params0, v), setup.params0)
+    return jnp.sum(jnp.stack([jnp.sum(block**2) for block in move]))
+
+
+def mean_so_far(risk: np.ndarray) -> np.ndarray:
+    """Mean loss of the first tau steps, for tau from 1 on: the start counts, the end does not.
+
+    >>> mean_so_far(np.array([[4.0, 2.0, 0.0]])).tolist()
+    [[4.0, 3.0]]
+    """
+    return np.cumsum(risk[:, :-1], axis=1) / np.arange(1, risk.shape[1])
+
+
+def rate_run(plan: Plan, step: float, scale: float = 1.0, **values: Any) -> tuple[Run, np.ndarray]:
+    """A run of constant step, and V_0 of its teacher; ``scale`` divides the output.
+
+    The step grows like the square of the scale, so that outputs move at the same speed; in these
+    units V_0 / (step tau) is the same number.
+    """
+    more = {"output_scale": scale, "step_size": scale**2 * step}
+    run = runs_of(plan, **(more | values))
+    return run, per_start(run.setup, _squared_move)
+
+
+def rate_margins(plan: Plan, step: float, **values: Any) -> np.ndarray:
+    """Log10 of V_0 / (step tau) over the mean loss of tau steps, the smallest over a grid."""
+    run, V0 = rate_run(plan, step, **values)
+    taus = np.array(plan.grid)
+    return np.log10(V0[:, None] / (step * taus) / mean_so_far(run.risk)[:, taus - 1]).min(1)
+
+
+RADIUS_PROBES = ("gradient_norm", "scaled_movement", "boundary", "test_risk", "kernel_drift")
+
+
+def within(plan: Plan, step: float, share: float | None, **values: Any) -> Run:
+    """A run on the dual teacher within a share of its norm, or without a projection."""
+    radius = None if share is None else 3 * share
+    more: dict[str, Any] = {"labels": "dual", "test_samples": 200, "every": plan.steps // 20}
+    return runs_of(plan, RADIUS_PROBES, radius=radius, step_size=step, **(more | values))
+
+
+def binds(run: Run) -> np.ndarray:
+    """Whether some head of a seed is on the boundary at some record; never without a projection."""
+    return np.any([run.probes[f"boundary_{k}"].max(axis=1) > 0 for k in "cUW"], axis=0)
+
+
+def gradient_sizes(run: Run) -> np.ndarray:
+    """Norm of the whole gradient, (seeds, records)."""
+    return np.sqrt(sum(run.probes[f"gradient_norm_{k}"] ** 2 for k in "cUW"))
+
+
+def lengthened(plan: Plan, norm: float, **values: Any) -> Run:
+    """The paper's step on Gaussian labels, with tokens and queries of some norm."""
+    return runs_of(plan, token_norm=norm, labels="gaussian", **values)
+
+
+def decay_of_reach(plan: Plan, step: float, movement: float) -> tuple[float, Run]:
+    """The decay to the start, of a few, whose largest movement is nearest to a given one."""
+    found = [(rate, within(plan, step, None, decay=rate)) for rate in DECAYS]
+    return min(found, key=lambda one: abs(np.log(np.median(moved(one[1])[:, -1]) / movement)))
+
+
+DECAYS = tuple(np.geomspace(0.003, 0.3, 5).round(4).tolist())

@@ -8,23 +8,31 @@ about a head follows from $s_t=U^\top X_t$: $g=\sum_t\alpha_ts_t$ and $MU=\sum_t
 with $M$ the covariance of the tokens under $\alpha$, so no $d\times d$ matrix is formed.
 """
 
+import ctypes
 import functools
 import math
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from shoal import native
 from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray
 from shoal.models import Model, with_gradient
 from shoal.runtime import cores
 from shoal.trees import padded_chunks
 
+SOURCE = Path(__file__).with_suffix(".c")
+IN_C = ("tanh", "logistic")
+"""Activations that the code in C has, in its order."""
 BLOCK = 2**16 if cores() == 1 else 2**18
 """Maximum size of an array of attention weights (samples x heads x tokens).
 
 What one core works on fits into its cache; chunks for several cores must be worth dividing.
 """
+LEAST_ROOM = 2**20
+"""Numbers that the code in C may always work in."""
 FEW = 16
 """Heads up to which automatic differentiation is faster, if 16 blocks hold all that it keeps."""
 
@@ -107,14 +115,23 @@ def heads(
         return jnp.sum(params.c * h) / (scale * len(h) ** 0.5)
 
     streaming = streamed_squares(activation, block, scale)
+    in_c, in_c_alone = squares_in_c(activation, scale)
 
-    def squares(params: Weights, inputs: Any, y: Float[Array, " N"]) -> Float[Array, ""]:
+    def usable(params: Weights, inputs: Any) -> bool:
+        return _kernel("heads", activation, params, split(inputs)[0], 8 * block) is not None
+
+    def squares(params: Weights, inputs: Any, y: Any) -> Float[Array, ""]:
         N, n, _ = split(inputs)[0].shape
+        if usable(params, inputs):
+            return in_c(params, inputs, y)
         if num_heads > FEW or N * n * num_heads > 16 * block:
             return streaming(params, inputs, y)
         return jnp.sum((jax.vmap(apply, in_axes=(None, 0))(params, inputs) - y) ** 2)
 
-    return Model(shapes(num_heads, dim), apply, fused_squares=squares)
+    def alone(params: Weights, inputs: Any, y: Any) -> Float[Array, ""]:
+        return (in_c_alone if usable(params, inputs) else squares)(params, inputs, y)
+
+    return Model(shapes(num_heads, dim), apply, fused_squares=squares, squares_alone=alone)
 
 
 class Features(NamedTuple):
@@ -246,6 +263,48 @@ def streamed_squares(
         return jax.lax.scan(add, zero, samples)[0]
 
     return with_gradient(both, alone)
+
+
+def _kernel(
+    handler: str, activation: Activation, params: Weights, X: Any, held: int
+) -> tuple[str, int] | None:
+    """The name of the code in C and the numbers that it works in, if it can be used here."""
+    known = [ACTIVATIONS[name] for name in IN_C]
+    found = native.kernel(SOURCE, handler, str(jnp.result_type(X, *params)))
+    if found is None or activation not in known:
+        return None
+    name, library = found
+    needed = library.heads_room
+    needed.restype, needed.argtypes = ctypes.c_int64, [ctypes.c_int64] * 4
+    room = needed(*X.shape, len(params.c))
+    return (name, room) if room <= max(held, LEAST_ROOM) else None
+
+
+Squares = Callable[[Weights, Any, Float[Array, " N"]], Float[Array, ""]]
+
+
+def squares_in_c(activation: Activation, scale: float) -> tuple[Squares, Squares]:
+    """Sum of squared errors, with its gradient in one pass and alone, by code in C (`heads.c`)."""
+
+    def called(handler: str, params: Weights, inputs: Any, y: Any) -> Any:
+        X, q = split(inputs)
+        kind = jnp.result_type(X, q, y, *params)
+        found = _kernel(handler, activation, params, X, native.LARGEST)
+        assert found is not None, "ask _kernel() first"
+        name, room = found
+        gradients = [W.shape for W in params] if handler == "heads" else []
+        out = [jax.ShapeDtypeStruct(shape, kind) for shape in ((), *gradients, (room,))]
+        number = [ACTIVATIONS[name] for name in IN_C].index(activation)
+        given = [jnp.asarray(x, kind) for x in (X, q, y, *params)]
+        factor = jnp.full(1, 1 / (scale * len(params.c) ** 0.5), kind)
+        call = jax.ffi.ffi_call(name, out, vmap_method="broadcast_all")
+        return call(*given, factor, jnp.full(1, number, jnp.int32))
+
+    def both(params: Weights, inputs: Any, y: Array) -> tuple[Array, Weights]:
+        value, *gradient = called("heads", params, inputs, y)[:-1]
+        return value, Weights(*gradient)
+
+    return with_gradient(both), lambda *given: called("heads_value", *given)[0]
 
 
 def tangent_kernels(

@@ -152,9 +152,11 @@ class Arda(Setting):
         return data.sequences(self, jax.random.fold_in(key, 2))
 
     def test_data(self, key: Any) -> Problem | None:
-        """More windows of the series."""
-        if self.problem != "autoregressive" or not self.test_samples:
+        """More windows of the series, or more tokens labelled by the same teacher."""
+        if self.problem == "file" or not self.test_samples:
             return None
+        if self.problem == "ball":
+            return data.sequences(self, jax.random.fold_in(key, 2), self.test_samples)
         return data.autoregressive(self, jax.random.fold_in(key, 4), self.test_samples)
 
     def network(self) -> Model:

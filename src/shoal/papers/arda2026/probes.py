@@ -27,7 +27,8 @@ SENTENCES = {
     "linearisation": "Distance of the outputs from the linearised model's: largest, and rms.",
     "jacobian": "Norm of the output's gradient, block by block: the largest over samples.",
     "boundary": "Share of heads on the boundary of the set, block by block.",
-    "covariance": "Trace and norm of the tokens' covariance under attention, mean over heads.",
+    "covariance": "Trace and norm of the tokens' covariance under attention: means over heads, and "
+    "the largest norm.",
     "attention_entropy": "Mean entropy of attention over log(tokens): 1 is uniform, 0 one-hot.",
     "path": "What theorems A and B ask of every iterate: errors, gradients, distances.",
 }
@@ -78,16 +79,16 @@ def _jacobian(setup: Setup, params: Params) -> dict[str, Float[Array, ""]]:
 
 
 def _covariance(inputs: Any, params: Weights) -> dict[str, Float[Array, ""]]:
-    def one(sample: Any) -> tuple[Array, Array]:
+    def one(sample: Any) -> tuple[Array, Array, Array]:
         x, q = heads.split(sample)
         alpha = heads.attention(params.W, x, q)
         a = alpha @ x
         M = jnp.einsum("mt,td,te->mde", alpha, x, x) - a[:, :, None] * a[:, None, :]
         size = jnp.sqrt(jnp.sum(M**2, axis=(1, 2)))
-        return jnp.mean(jnp.trace(M, axis1=1, axis2=2)), jnp.mean(size)
+        return jnp.mean(jnp.trace(M, axis1=1, axis2=2)), jnp.mean(size), jnp.max(size)
 
-    trace, size = jax.lax.map(one, inputs)
-    return {"trace": jnp.mean(trace), "norm": jnp.mean(size)}
+    trace, size, largest = jax.lax.map(one, inputs)
+    return {"trace": jnp.mean(trace), "norm": jnp.mean(size), "largest": jnp.max(largest)}
 
 
 class Comparator(NamedTuple):

@@ -206,18 +206,29 @@ def _rounding(setup: Setup, run: Trajectory, known: dict) -> Rounding:
 
 def _certificate(
     run: Trajectory, hypotheses: Inequalities, conclusions: dict[str, Any], bound: Array,
-    known: dict[str, Any], others: dict[str, Any], rounding: Rounding,
+    known: dict[str, Any], others: dict[str, Any], rounding: Rounding, about: dict[str, Any],
 ) -> Certificate:  # fmt: skip
     first, best, mean, tau = run.risk[0], *(known[k] for k in ("best loss", "mean loss", "tau"))
     told = {"mean loss": mean, "best loss": best, "bound along the path": bound}
     told["bound along the path over mean loss"] = bound / mean
     return Certificate(
         hypotheses,
-        conclusions | _steps(run, known["eta"], rounding),
+        conclusions | about | _steps(run, known["eta"], rounding),
         told | known | others,
         predicted_rate=1 - (jnp.minimum(bound, first) / first) ** (1 / tau),
         measured_rate=1 - (best / first) ** (1 / tau),
     )
+
+
+def _covariance(setup: Setup, run: Trajectory) -> dict[str, Any]:
+    """Lemma 1 at every record; with tokens of norm 1 it is the paper's bound by 1."""
+    key = "covariance under attention: largest |M|_F <= token_bound^2"
+    if "covariance_largest" not in run.probes:
+        return {key: not_checked("covariance")}
+    largest = run.probes["covariance_largest"].astype(jnp.float64)
+    bound = (setup.setting.token_bound * (1 + ROOM)) ** 2
+    eps = float(jnp.finfo(run.risk.dtype).eps)
+    return {key: Inequality(largest, bound, 256 * eps * (bound + largest))}
 
 
 def _steps(run: Trajectory, step: Scalar, rounding: Rounding) -> Inequalities:
@@ -250,7 +261,7 @@ def _mean_rounding(rounding: Rounding, step: Scalar) -> Array:
 _PATH_CONSTANTS = ("mean loss", "V_0", "epsilon (path)", "G^2 (path)", "eta", "tau")
 _OF_MEAN: dict[str, Any] = {
     "source": "ours, after the main theorem of Arda et al.; proof in docs/theory/arda2026.md",
-    "probes": ("scaled_movement", "path"),
+    "probes": ("scaled_movement", "path", "covariance"),
     "needs": ("scaled_movement_c", *(f"path_{name}" for name in PATH)),
     "covers": lambda s: _heads_only(s) and s.radius is not None and s.decay == 0,
 }
@@ -276,8 +287,8 @@ def theorem_a(setup: Setup, run: Trajectory) -> Certificate:
             run.risk, jnp.square(worst["D"]), jnp.max(rounding.risk)
         ),
     }
-    others = {"bound in the worst case": bound} | worst
-    return _certificate(run, hypotheses, conclusions, on_path, known, others, rounding)
+    others, M = {"bound in the worst case": bound} | worst, _covariance(setup, run)
+    return _certificate(run, hypotheses, conclusions, on_path, known, others, rounding, M)
 
 
 @PAPER.theorem(**_OF_MEAN)
@@ -302,7 +313,7 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
     bound = bound_b(V0, worst["G"], worst["epsilon (worst case)"], eta, tau)
 
     def where(applies: Array, bound: Array) -> Inequality:
-        return Inequality(jnp.where(applies, mean, 0.0), jnp.where(applies, bound, 0.0), blur)
+        return Inequality(mean, jnp.where(applies, bound, jnp.inf), blur, applies=applies)
 
     conclusions = {
         "mean loss, constants measured along the path": Inequality(mean, on_path, blur),
@@ -315,6 +326,7 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
         "bound with kappa = 1/2": (error + jnp.sqrt(error**2 + V0 / (2 * eta * tau))) ** 2,
         "bound V_0 / (eta tau) + 4 epsilon^2": simple, "bound in the worst case": bound,
     }  # fmt: skip
+    M = _covariance(setup, run)
     if run.average is not None:
         average = trees.cast(run.average, "float64")
         f = predict(setup.network, average, setup.inputs)
@@ -326,7 +338,7 @@ def theorem_b(setup: Setup, run: Trajectory) -> Certificate:
         conclusions[key] = Inequality(root, jnp.sqrt(mean) + worst_lin + lin_rms, error)
         more |= {key: root, "linearisation error (path)": worst_lin}
         more["linearisation error (average)"] = lin_rms
-    return _certificate(run, hypotheses, conclusions, on_path, known, more | worst, rounding)
+    return _certificate(run, hypotheses, conclusions, on_path, known, more | worst, rounding, M)
 
 
 def _largest_gradient(setup: Setup) -> Float[Array, ""]:

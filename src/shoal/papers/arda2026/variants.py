@@ -37,6 +37,21 @@ def recurrent(num_units: int, dim: int, activation: Activation) -> Model:
     return Model(spec_of(Units, w=(num_units,), u=(num_units, dim), c=(num_units,)), apply)
 
 
+def token_by_token(params: Units, x: Float[Array, "n d"]) -> Float[Array, ""]:
+    """The output of the recurrent network (tanh), holding its state only, whatever the length."""
+
+    def step(h: Array, token: Array) -> tuple[Array, None]:
+        return jnp.tanh(params.w * h + params.u @ token), None
+
+    last = jax.lax.scan(step, jnp.zeros_like(params.w), x)[0]
+    return jnp.sum(params.c * last) / len(last) ** 0.5
+
+
+def operations(num_units: int, dim: int, num_tokens: int) -> float:
+    """Sums and products of `token_by_token`, an activation counted as one."""
+    return num_tokens * num_units * (2.0 * dim + 3) + 2 * num_units
+
+
 def causal(num_heads: int, dim: int, activation: Activation) -> Model:
     """One output per token: its query is the token, and it attends to that and earlier tokens."""
 

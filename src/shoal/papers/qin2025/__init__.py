@@ -6,7 +6,7 @@ connections cure the ill-conditioning of softmax) and excerpts. The network's de
 and D, all constants and all settings are ours; ``docs/theory/qin2025.md`` says which is which.
 """
 
-from shoal.papers.qin2025 import figures, model, studies, theorems
+from shoal.papers.qin2025 import figures, model, rates, studies, theorems
 from shoal.papers.qin2025.model import PAPER, Qin
 
-__all__ = ["PAPER", "Qin", "figures", "model", "studies", "theorems"]
+__all__ = ["PAPER", "Qin", "figures", "model", "rates", "studies", "theorems"]

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from shoal import linalg
+from shoal import fused, linalg
 from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray, Scalar
 from shoal.attention import MASKED_SCORE, softmax
+from shoal.models import with_gradient
 
 UNROLL_FROM = 2**11
 """Tokens times hidden units from which on the loop over the blocks is unrolled."""
@@ -29,6 +30,8 @@ class Activation(NamedTuple):
     min_slope: Scalar  # Lower bound of the derivative; 0 if the derivative may be negative.
     curvature: Scalar  # Bound of the second derivative; infinite if there is a kink.
     max_slope: float = 1.0  # Bound of the derivative's absolute value.
+    left: Scalar | None = None  # Slope to the left of a (smooth) leaky ReLU; None: another one.
+    smooth: bool = False
 
 
 def activation(name: str, slope: Scalar) -> Activation:
@@ -41,12 +44,13 @@ def activation(name: str, slope: Scalar) -> Activation:
     rest = 1 - slope  # here, and so outside of training loops (see `lab.setting.derived`)
     if name == "smooth_leaky":
         return Activation(
-            lambda x: slope * x + rest * (jax.nn.softplus(x) - math.log(2)), slope, rest / 4
-        )
+            lambda x: slope * x + rest * (jax.nn.softplus(x) - math.log(2)), slope, rest / 4,
+            left=slope, smooth=True,
+        )  # fmt: skip
     kink = float("inf")
     return {
-        "relu": Activation(jax.nn.relu, 0.0, kink),
-        "leaky": Activation(lambda x: jnp.where(x > 0, x, slope * x), slope, kink),
+        "relu": Activation(jax.nn.relu, 0.0, kink, left=0.0),
+        "leaky": Activation(lambda x: jnp.where(x > 0, x, slope * x), slope, kink, left=slope),
         # not approximated; phi''(0) and phi'(sqrt 2), rounded up
         "gelu": Activation(lambda x: jax.nn.gelu(x, False), 0.0, 0.7978845609, 1.1289041452),
     }[name]
@@ -130,6 +134,44 @@ def outputs(params: Weights, X: Float[Array, "n d"], form: Form) -> Float[Array,
     if form.output == "mean":
         return jnp.mean(H, axis=0) @ params.W_U
     return H.ravel() @ params.W_U if form.output == "whole" else H @ params.W_U
+
+
+Squares = Callable[[Weights, Float[Array, "N n d"], Float[Array, "..."]], Float[Array, ""]]
+
+
+def fused_squares(form: Form) -> tuple[Squares, Squares]:
+    """Sum of squared errors: with its gradient in one pass over the samples, and alone.
+
+    By C code (`shoal.fused`), or by the formula where there is none.
+    """
+
+    def blocks(params: Weights) -> fused.Blocks:
+        return fused.Blocks._make([*(W[:, None] for W in params[:3]), *params[3:]])
+
+    kind = fused.Kind(
+        form.score,
+        residual_attention=form.residual_attention,
+        residual_feed_forward=form.residual_feed_forward,
+        branch=form.branch,
+        slope=0.0 if form.activation.left is None else form.activation.left,
+        causal=form.causal,
+        smooth=form.activation.smooth,
+    )
+
+    def plain(params: Weights, X: Any, Y: Any) -> Float[Array, ""]:
+        found = jax.vmap(outputs, in_axes=(None, 0, None))(params, X, form)
+        return jnp.sum((found - Y) ** 2)
+
+    def both(params: Weights, X: Array, Y: Array) -> tuple[Array, Weights]:
+        value, slope = fused.squares(blocks(params), X, Y, kind)
+        return value, Weights._make([*(W[:, 0] for W in slope[:3]), *slope[3:]])
+
+    def alone(params: Weights, X: Array, Y: Array) -> Float[Array, ""]:
+        return fused.value(blocks(params), X, Y, kind)
+
+    if form.output != "tokens" or form.norm or form.activation.left is None:
+        return plain, plain
+    return fused.where_usable(with_gradient(both), alone, plain, blocks)
 
 
 # ------------------------------------------------------------------- initial weights and tokens

@@ -19,7 +19,7 @@ from shoal.lab.paper import Paper
 from shoal.lab.setting import Count, Data, NonNegative, Positive, Seed, Setting, Share, Traced
 from shoal.lab.setup import WEIGHTS, Setup, key_of
 from shoal.linalg import eigenvalues, norm_fro, sigma_min
-from shoal.models import predict
+from shoal.models import Model, predict
 from shoal.papers.qin2025 import blocks, bounds
 from shoal.papers.qin2025.blocks import Form, Weights, conditioning
 from shoal.papers.qin2025.bounds import Start
@@ -115,6 +115,11 @@ class Qin(Setting):
     def apply(self, params: Weights, x: Float[Array, "n d"]) -> Float[Array, "..."]:
         """The output for one sequence."""
         return blocks.outputs(params, x, self.form)
+
+    def network(self) -> Model:
+        """The model, with squared errors and their gradient in one pass."""
+        squares, alone = blocks.fused_squares(self.form)
+        return super().network()._replace(fused_squares=squares, squares_alone=alone)
 
     def weights(self, key: PRNGKeyArray) -> Weights:
         """Gaussian or orthogonal weights, each block with its scale."""
@@ -245,5 +250,5 @@ class Qin(Setting):
 PAPER = Paper(
     Qin, key="qin2025", authors="Zhen Qin, Jinxin Zhou, Jiachen Jiang, Zhihui Zhu", year=2025,
     title="On the Convergence of Gradient Descent on Learning Transformers with Residual "
-    "Connections", arxiv="2506.05249", about="residuals cure ill-conditioned attention; depth",
+    "Connections", arxiv="2506.05249", about="how residuals cure badly conditioned attention",
 )  # fmt: skip

@@ -6,7 +6,10 @@ prediction of the initial tangent kernel. The paper's own constants are not cert
 was not available to us, only its abstract, reviews and public summaries.
 """
 
-from shoal.papers.song2024 import theorems, studies, classifier_studies, figures, proofs  # noqa: F401, I001
+# in the order in which claims and figures are listed
+from shoal.papers.song2024 import theorems, studies, block_studies, depth_studies  # noqa: F401, I001
+from shoal.papers.song2024 import classifier_studies, figures, study_figures, proofs  # noqa: F401
+from shoal.papers.song2024 import dimension_studies  # noqa: F401
 from shoal.papers.song2024.model import PAPER, Song
 
 __all__ = ["PAPER", "Song"]

@@ -1,9 +1,11 @@
-r"""The small Transformer of the experiments: tokens in, two class scores out.
+r"""The small Transformer of the experiments: tokens in, class scores out.
 
 Embedding and learned positions, pre-norm blocks (attention, then a feed-forward part, each added to
 what came in), a last norm, mean over all positions (padding counts as zero) and a hidden layer
-before the classes. The paper gives 2 layers, 2 heads, width 64, hidden 128; the rest is that of
-Skyformer (Chen et al. 2021), which has the same numbers. No dropout.
+before the classes. Where a task asks for a class at every place (the next byte, symbols in another
+order), the hidden layer reads the last tokens one by one instead of their mean. The paper gives 2
+layers, 2 heads, width 64, hidden 128; the rest is that of Skyformer (Chen et al. 2021), which has
+the same numbers. No dropout.
 """
 
 from collections import namedtuple
@@ -31,16 +33,19 @@ class Design(NamedTuple):
     vocabulary: bool = False  # Tokens are numbers of a vocabulary, 0 is padding.
     residual: Scalar | bool = True  # 1 or 0: the share of a part's input that is added to it.
     norm: bool = True  # Layer norm before each part.
+    causal: bool = False  # A token sees itself and those before it.
+    answers: int = 0  # How many of the last tokens have class scores of their own; 0: their mean.
 
 
 def shapes(
-    *, rows: int, positions: int, num_layers: int, num_heads: int, width: int, hidden: int
-) -> Weights:
+    *, rows: int, positions: int, num_layers: int, num_heads: int, width: int, hidden: int,
+    classes: int = 2,
+) -> Weights:  # fmt: skip
     """Shapes of all weights; ``rows`` is the size of the vocabulary or of a token vector.
 
     A leading axis ``L`` is the layer, ``H`` the head.
     """
-    L, H, D, m, C, k = num_layers, num_heads, width, hidden, 2, width // num_heads
+    L, H, D, m, C, k = num_layers, num_heads, width, hidden, classes, width // num_heads
     scores, bias = (L, H, D, k), (L, H, k)
     return Weights(
         E=(rows, D), P=(positions, D),
@@ -118,6 +123,12 @@ def _embedded(params: Weights, x: Float[Array, "n d"], design: Design) -> tuple:
     return params.E[tokens] + P, (tokens > 0).astype(x.dtype)
 
 
+def _seen_by(mask: Array | None, x: Float[Array, "n D"]) -> Float[Array, "n n"]:
+    """1 where the token of a row sees that of a column: itself, and those before it."""
+    before = jnp.tril(jnp.ones((len(x), len(x)), x.dtype))
+    return before if mask is None else before * mask[None]
+
+
 def _attended(
     params: Weights, x: Float[Array, "n D"], mask: Array | None, form: Form, index: int
 ) -> tuple[Float[Array, "H n n"], Float[Array, "n D"]]:
@@ -137,11 +148,12 @@ def layer_inputs(
 ) -> tuple[list[tuple[Array, Array]], Array, Array | None]:
     """For each layer its attention weights and the tokens that they mix; the end; the mask."""
     x, mask = _embedded(params, x, design)
+    sees = _seen_by(mask, x) if design.causal else mask
     seen = []
     for index in range(len(params.W_Q)):
         gain, shift = params.gain[index], params.shift[index]
         z = _norm(x, gain[0], shift[0]) if design.norm else x
-        S, out = _attended(params, z, mask, design.form, index)
+        S, out = _attended(params, z, sees, design.form, index)
         seen.append((S, z))
         x = design.residual * x + out
         z = _norm(x, gain[1], shift[1]) if design.norm else x
@@ -150,10 +162,15 @@ def layer_inputs(
     return seen, x, mask
 
 
-def class_scores(params: Weights, x: Float[Array, "n d"], design: Design) -> Float[Array, " C"]:
-    """One sequence in, a score for each class out."""
+def class_scores(
+    params: Weights, x: Float[Array, "n d"], design: Design
+) -> Float[Array, " C"] | Float[Array, "answers C"]:
+    """One sequence in, a score for each class out, or one row of them for each answer."""
     _, x, mask = layer_inputs(params, x, design)
     x = _norm(x, params.last_gain, params.last_shift) if design.norm else x
+    if design.answers:
+        hidden = jax.nn.relu(x[-design.answers :] @ params.W_H + params.b_H[None])
+        return hidden @ params.W_C + params.b_C[None]
     pooled = jnp.mean(x if mask is None else x * mask[:, None], axis=0)
     return jax.nn.relu(pooled @ params.W_H + params.b_H) @ params.W_C + params.b_C
 

@@ -3,6 +3,7 @@
 Step sizes, batch sizes and numbers of runs of the paper are not known; ours are in the captions.
 """
 
+import functools
 import itertools
 from typing import Any
 
@@ -10,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from shoal import attention, pathfinder
+from shoal.diagnostics.landscape import measures
 from shoal.figures import Image, Panel, Surface, band
 from shoal.files import cache_folder
 from shoal.lab.setting import SUMMARY
 from shoal.lab.study import Plan, trained
 from shoal.papers.song2024 import classifier_studies as real
-from shoal.papers.song2024 import data, studies
+from shoal.papers.song2024 import data, studies, tasks
 from shoal.papers.song2024.model import PAPER
 from shoal.papers.song2024.studies import KERNELS, SCALES
 
@@ -24,10 +26,9 @@ SIZES: dict[str, tuple[Plan, dict]] = {
     "hull": (Plan(seeds=16, steps=40000), {"seeds": 100}),
     "scale": (Plan(seeds=16), {"seeds": 100}),
     "depth": (Plan(seeds=8, samples=4, tokens=8), {"seeds": 50}),
-    "planes": (Plan(seeds=6, steps=10, samples=60, points=15), {"seeds": 20, "points": 51}),
-    "text": (real.TEXT, real.TEXT_FULL),
-    "pictures": (real.PICTURES, real.PICTURES_FULL),
-}
+    "planes": (Plan(seeds=1, steps=10, samples=60, points=31),
+               {"steps": 1000, "samples": 290, "points": 51}),
+}  # fmt: skip
 """Plans at quick size, and what changes at full size."""
 
 
@@ -54,8 +55,9 @@ def trap(full: bool) -> tuple:
 
     return (
         "Four tokens, keys -2, -1, 1, 2, values 0.2, 2, 0.2, 0.5, target 0.3, start at query 2: "
-        "softmax slides into the minimum at 1.414 and stays at 0.0502, unless keys move too. "
-        f"Middle and right: {plan.seeds} perturbed copies (median, quartiles).",
+        "softmax slides into the minimum at 1.414 and stays, unless keys move too. Left: one row, "
+        "0.01255 at that minimum. Middle and right: all four rows together, 0.0502, of "
+        f"{plan.seeds} perturbed copies (median, quartiles).",
         Panel("risk of one row", "query", "risk", tuple(curves), log_y=True),
         ends("only W_Q moves", "W_Q", 0.5),
         ends("W_Q and W_K move", "W_Q,W_K", 0.2),
@@ -176,46 +178,85 @@ def depth(full: bool) -> tuple:
     )  # fmt: skip
 
 
-@PAPER.figure("landscapes", "Landscapes after two-stage training", source=SUMMARY)
+def _kept_plane(kernel: str, full: bool) -> dict[str, np.ndarray]:
+    """A plane around the first seed's end, kept on disk, with the training risk there."""
+    from shoal.disk.cache import cached
+
+    plan = _sizes("planes", full)
+
+    def make() -> dict[str, Any]:
+        run = dict(zip(KERNELS, real.two_stages(plan), strict=True))[kernel]
+        line, heights = real.plane_of(run, 0, plan.points)
+        return {"line": line, "heights": heights, "risk": run.risk[0, -1]}
+
+    return cached(["song2024.plane", kernel, list(plan)], make).arrays
+
+
+def _plane_jobs(full: bool) -> list[Any]:
+    return [functools.partial(_kept_plane, kernel, full=True) for kernel in KERNELS] if full else []
+
+
+@PAPER.figure("landscapes", "Landscapes after two-stage training", source=SUMMARY, jobs=_plane_jobs)
 def landscapes(full: bool) -> tuple:
     """Planes of both kernels after two-stage training, on the same random directions."""
-    plan, panels = _sizes("planes", full), []
-    for kernel, run in zip(KERNELS, real.two_stages(plan), strict=True):
-        line, heights = real.plane_of(run, 0, 51 if full else 31)
+    plan, panels, said = _sizes("planes", full), [], []
+    for kernel in KERNELS:
+        kept = _kept_plane(kernel, full)
+        line, heights = kept["line"], kept["heights"]
+        found = measures(heights, (line[1] - line[0],) * 2)
+        said.append(f"{kernel}: training risk {float(kept['risk']):.2g}, "
+                    f"{int(found['local_minima'])} strict minima")  # fmt: skip
         plane = Surface(kernel, line, line, heights)
         shown = Panel(kernel, "second direction", "first direction", surface=plane)
         panels += [shown, shown._replace(solid=True)]
+    stage = "trained" if full else "at the beginning of training, not trained (--full is)"
     return (
-        "Classifier on digits by rows: softmax first, then each kernel from there (all weights, "
-        f"Adam, {plan.steps} steps each). Risk on random filter-normalised directions of W_Q "
-        "and W_K, the same for both. The paper's directions are not known.",
+        f"Classifier on {plan.samples} digits by rows, {stage}: softmax first, then each kernel "
+        f"from there (all weights, Adam, {plan.steps} steps each). Risk on random "
+        "filter-normalised directions of W_Q and W_K, the same for both. The paper's directions "
+        f"are not known. {'; '.join(said)}.",
         *panels,
     )
 
 
-def _held_out(plan: Plan, problem: str, method: str) -> tuple[Panel, Panel]:
-    runs = {k: real.classified(plan, problem, k, method, real.USUAL[method]) for k in KERNELS}
-
-    def panel(title: str, y_label: str, name: str) -> Panel:
-        curves = (band(kernel, run.step, run.probes[name]) for kernel, run in runs.items())
-        return Panel(title, "step", y_label, tuple(curves))
-
-    return (
-        panel("held-out accuracy", "accuracy", "test_accuracy"),
-        panel("held-out loss", "cross-entropy", "test_risk"),
-    )
+TEXT_TASKS, PICTURE_TASKS = ("imdb", "rotten_tomatoes"), ("fashion_mnist",)
+TRANSFER_TASKS = ("sort", "reverse", "next_byte")
 
 
-@PAPER.figure("text", "IMDb reviews as bytes", source=SUMMARY)
+def _runs(full: bool) -> int:
+    """Seeds of each task."""
+    return 5 if full else 1
+
+
+def _task_jobs(keys: tuple[str, ...]) -> Any:
+    return lambda full: tasks.jobs(keys, _runs(full)) if full else []
+
+
+def _task_panels(keys: tuple[str, ...], full: bool) -> tuple:
+    found = (tasks.held_out_panels(key, _runs(full), full=full) for key in keys)
+    sizes = ". ".join(f"{tasks.TASKS[k].words}: {tasks.sizes_in_words(k, full=full)}" for k in keys)
+    seeds = "5 seeds (median, quartiles)" if full else "one seed; --full has 5 and larger sizes"
+    return f"{sizes}. Two layers of width 64, {seeds}.", *itertools.chain(*found)
+
+
+@PAPER.figure("text", "Film reviews as words", source=SUMMARY, jobs=_task_jobs(TEXT_TASKS))
 def text(full: bool) -> tuple:
-    """Held-out accuracy and loss on IMDb bytes."""
-    plan = _sizes("text", full)
-    return (
-        f"{plan.samples} IMDb reviews as {plan.tokens} bytes each, SGD with step "
-        f"{real.USUAL['sgd']}, batches of 32, {plan.seeds} seeds (median, quartiles). At quick "
-        "size nothing is learned yet.",
-        *_held_out(plan, "imdb", "sgd"),
-    )
+    """Held-out accuracy and loss on reviews."""
+    caption, *panels = _task_panels(TEXT_TASKS, full)
+    return f"{caption} The paper reads 4000 bytes of a review by SGD.", *panels
+
+
+@PAPER.figure("images", "Fashion-MNIST in patches", jobs=_task_jobs(PICTURE_TASKS))
+def images(full: bool) -> tuple:
+    """Held-out accuracy and loss on Fashion-MNIST."""
+    return _task_panels(PICTURE_TASKS, full)
+
+
+@PAPER.figure("transfer", "The next byte, and sequences put in order",
+              jobs=_task_jobs(TRANSFER_TASKS))  # fmt: skip
+def transfer(full: bool) -> tuple:
+    """Held-out accuracy and loss of tasks that ask at every place."""
+    return _task_panels(TRANSFER_TASKS, full)
 
 
 def sample_sheet(data: pathfinder.Pathfinder, rows: int, columns: int) -> np.ndarray:
@@ -233,17 +274,20 @@ def sample_sheet(data: pathfinder.Pathfinder, rows: int, columns: int) -> np.nda
     return np.hstack([half(1), np.ones((rows * (pathfinder.SIZE + 1) - 1, 3)), half(0)])
 
 
-@PAPER.figure("pathfinder", "Pathfinder", source=SUMMARY)
+def _pathfinder_jobs(full: bool) -> list[Any]:
+    return tasks.jobs(("pathfinder",), _runs(full)) if full else []
+
+
+@PAPER.figure("pathfinder", "Pathfinder", source=SUMMARY, jobs=_pathfinder_jobs)
 def pictures(full: bool) -> tuple:
-    """Pathfinder: a sample sheet, and held-out curves."""
+    """Pathfinder: a sample sheet, and at full size held-out curves."""
     made = pathfinder.dataset(64, "easy", 0, cache_folder() / "pathfinder")
     sheet = 1 - np.asarray(sample_sheet(made, 4, 8))
     image = Image("left: one contour, right: two", sheet)
-    plan = _sizes("pictures", full)
-    return (
-        f"{plan.samples} easy images in {plan.tokens} patches, Adam with step "
-        f"{real.USUAL['adam']}, batches of 32, {plan.seeds} seeds (median, quartiles). Do dashes "
-        "lead from disk to disk? At quick size nothing is learned yet.",
-        Panel("easy, left: connected, right: not", "", "", images=(image,)),
-        *_held_out(plan, "pathfinder", "adam"),
-    )
+    sheets = Panel("easy, left: connected, right: not", "", "", images=(image,))
+    words = "Do dashes lead from disk to disk?"
+    if not full:
+        return f"{words} Training takes 15 minutes a seed: --full.", sheets
+    caption, *panels = _task_panels(("pathfinder",), full)
+    caption = f"{words} {caption} Weights come from a stage with contours of three dashes."
+    return caption, sheets, *panels

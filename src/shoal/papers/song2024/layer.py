@@ -13,8 +13,10 @@ import jax
 import jax.numpy as jnp
 
 from shoal import attention as kernels
+from shoal import fused
 from shoal._typing import Array, Callable, Float, Scalar
 from shoal.linalg import norm_op
+from shoal.models import with_gradient
 
 
 class Weights(NamedTuple):
@@ -72,6 +74,47 @@ def values(params: Weights, x: Float[Array, "n D"]) -> Float[Array, "H n p"]:
 def outputs(params: Weights, x: Float[Array, "n D"], form: Form) -> Float[Array, "n p"]:
     """The layer's output: one row for each token of a sequence."""
     return jnp.einsum("Hnm,Hmp->np", attention(params, x, form), values(params, x))
+
+
+Squares = Callable[[Weights, Float[Array, "N n D"], Float[Array, "N n p"]], Float[Array, ""]]
+
+
+def fused_squares(form: Form) -> tuple[Squares, Squares]:
+    """Sum of squared errors: with its gradient in one pass over the samples, and alone.
+
+    By C code (`shoal.fused`), or by the formula where there is none.
+    """
+
+    def blocks(params: Weights) -> fused.Blocks:
+        W_Q, W_K, values = params.W_Q[None], params.W_K[None], (params.W_V @ params.W_O)[None]
+        D, p = values.shape[2:]
+        none = jnp.zeros((1, D, 0)), jnp.zeros((1, 0, p)), jnp.zeros((0, p))
+        return fused.Blocks(W_Q, W_K, values, *(x.astype(values.dtype) for x in none))
+
+    def kind(params: Weights, X: Array) -> fused.Kind:
+        products, scale = form.kernel.products, params.W_Q.shape[-1] ** -0.5
+        return fused.Kind(
+            scale if products else 1 / (2 * form.bandwidth),
+            weight=1.0 if form.kernel.normalised else form.kernel.largest(X.shape[1]) or 1.0,
+            distances=not products,
+            softmax=form.kernel.normalised,
+        )
+
+    def plain(params: Weights, X: Array, Y: Array) -> Float[Array, ""]:
+        found = jax.vmap(outputs, in_axes=(None, 0, None))(params, X, form)
+        return jnp.sum((found - Y) ** 2)
+
+    def both(params: Weights, X: Array, Y: Array) -> tuple[Array, Weights]:
+        value, slope = fused.squares(blocks(params), X, Y, kind(params, X))
+        dV = slope.W_V[0]
+        W_V = jnp.einsum("HDp,Hvp->HDv", dV, params.W_O)
+        W_O = jnp.einsum("HDv,HDp->Hvp", params.W_V, dV)
+        return value, Weights(slope.W_Q[0], slope.W_K[0], W_V, W_O)
+
+    def alone(params: Weights, X: Array, Y: Array) -> Float[Array, ""]:
+        return fused.value(blocks(params), X, Y, kind(params, X))
+
+    return fused.where_usable(with_gradient(both), alone, plain, blocks)
 
 
 def mixed_tokens(params: Weights, X: Float[Array, "N n D"], form: Form) -> Float[Array, "N n H D"]:

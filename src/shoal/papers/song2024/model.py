@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 import jax
 import jax.numpy as jnp
 
-from shoal import inits, losses, reviews
+from shoal import inits, losses
 from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray, Scalar
 from shoal.diagnostics.layers import attention_entropy
 from shoal.errors import InputError
@@ -23,7 +23,7 @@ from shoal.lab.setup import WEIGHTS, Setup, key_of
 from shoal.linalg import norm_fro, norm_op, numerical_rank, sigma_min
 from shoal.methods import BATCH, STOCHASTIC
 from shoal.models import Model, predict
-from shoal.papers.song2024 import bounds, classifier, data, layer
+from shoal.papers.song2024 import bounds, classifier, data, layer, stack
 from shoal.problems import Problem
 from shoal.training import spacing
 
@@ -41,11 +41,23 @@ TRAPS = ("trap", "near_trap")
 class Song(Setting):
     """Softmax against Gaussian attention: one layer, or a small Transformer."""
 
-    model: Literal["layer", "classifier"] = "layer"  # The theory's layer or the experiments' model.
-    # data
-    problem: Literal["gaussian", "trap", "digits", "imdb", "rotten_tomatoes", "pathfinder"] = (
-        "gaussian"  # Where the tokens come from; the layer sees real data in frozen embeddings.
+    model: Literal["layer", "stack", "classifier"] = (
+        "layer"  # The theory's layer, several of them, or the experiments' model.
     )
+    # data
+    problem: Literal[
+        "gaussian",
+        "trap",
+        "digits",
+        "imdb",
+        "rotten_tomatoes",
+        "pathfinder",
+        "mnist",
+        "fashion_mnist",
+        "next_byte",
+        "reverse",
+        "sort",
+    ] = "gaussian"  # Where the tokens come from; the layer sees real data in frozen embeddings.
     num_samples: AutoCount = None  # Number of samples; auto: 4 (layer) or 2000 (classifier).
     num_tokens: AutoCount = None  # Tokens of a sample; auto: 4, or what the real data have.
     dim: AutoCount = None  # Numbers of a token; auto: 24 (layer) or what the real data have.
@@ -53,17 +65,21 @@ class Song(Setting):
     tokens: Data[Literal["raw", "scaled", "unit", "identity"]] = (
         "raw"  # Standard Gaussian, over sqrt(dim), of norm 1, or unit vectors (free queries).
     )
-    labels: Data[Literal["gaussian", "teacher", "query", "mixture"]] = (
-        "gaussian"  # Noise, a teacher layer, one that differs in W_Q only, or mixed values.
+    labels: Data[Literal["gaussian", "teacher", "query", "mixture", "near"]] = (
+        "gaussian"  # Noise, a teacher, one that differs in W_Q only, mixed values, or own outputs.
     )
+    near_share: Positive = 1.0  # How far near labels are, over how far theorem 3 certifies.
     teacher_kernel: Data[KernelName | None] = None  # Kernel of the teacher; auto: the student's.
     label_scale: NonNegative = 1.0  # Root mean square of gaussian and teacher labels.
     row_sum: Positive = 1.0  # Sum of the weights that mix the values, for labels=mixture.
-    classes: Data[str] = "3,8"  # Two digits, for problem=digits.
+    classes: str = "3,8"  # Two classes of digits and pictures; pictures also take all ten: all.
+    shuffled: Data[bool] = False  # Shuffle the training classes, so that nothing can be learnt.
+    folder: Data[str] = ""  # Where the IDX files of mnist and fashion_mnist lie; auto: searched.
+    vocabulary: Whole = 0  # Words of reviews (0: bytes), or symbols of reverse and sort (0: 10).
     difficulty: Data[Literal["trivial", "easy", "medium", "hard"]] = (
         "easy"  # Pathfinder with 3, 6, 9 or 14 dashes. [summary]
     )
-    patch: Count = 4  # Pathfinder: side of a token in pixels; the paper has 1.
+    patch: Count = 4  # Pictures: side of a token in pixels; the paper's Pathfinder has 1.
     # model
     kernel: KernelName = "softmax"  # How scores become attention weights. [summary]
     bandwidth: Positive | None = None  # tau of Gaussian kernels; auto: sqrt(key width).
@@ -78,17 +94,19 @@ class Song(Setting):
     value_scale: NonNegative = 1.0  # Scale of the layer's W_V likewise; 0 starts at output zero.
     output_scale: Positive = 1.0  # Scale of the layer's W_O, in units of 1 / sqrt(value_dim).
     # classifier
-    num_layers: Count = 2  # Layers of the classifier. [summary]
+    num_layers: Count = 2  # Layers of the classifier [summary] or of the stack.
     width: Count = 64  # Width of the classifier. [summary]
     hidden: Count = 128  # Hidden units of its feed-forward parts. [summary]
     positions: Count = 1024  # Length of its table of positions.
     embedding_scale: Positive = 0.02  # Initial scale of tokens and positions, as in Skyformer.
     places: Data[Literal["random", "sinusoidal"]] = "random"  # The initial table of positions.
-    residual: Literal["both", "none"] = "both"  # Residual connections of the classifier.
+    residual: Literal["both", "none"] = "both"  # Residual connections of classifier and stack.
     norm: bool = True  # Layer norm before each part of the classifier.
     # training
     method: AutoMethod = None  # Training rule; auto: gd, classifier adam.
-    train: Names = "auto"  # Blocks that are trained; auto: all but the layer's W_O.
+    train: Names = (
+        "auto"  # Blocks that are trained; auto: all but the layer's W_O; W_Q where labels are near.
+    )
     step_size: Positive | None = (
         None  # Step size; auto: by the tangent kernel; classifier 1e-3 (sgd 0.1).
     )
@@ -115,10 +133,10 @@ class Song(Setting):
 
     def complete(self) -> Self:
         """Fill in what follows from other settings, and refuse what does not fit together."""
-        is_layer = self.model == "layer"
+        is_layer = self.model != "classifier"
         if self.problem == "trap":
             sizes = {"num_samples": 1, "num_tokens": 4, "dim": 4}
-        elif self.problem in data.REAL:
+        elif self.problem in data.WITH_CLASSES:
             sizes = {"num_samples": 4 if is_layer else 2000} | data.sizes_of(self)
             if is_layer and sizes["num_tokens"] == 256:
                 sizes |= {"num_tokens": 16, "dim": 64}
@@ -135,7 +153,8 @@ class Song(Setting):
         }
         missing = {k: v for k, v in auto.items() if getattr(self, k) is None}
         if self.train == "auto":
-            missing["train"] = "W_Q,W_K,W_V" if is_layer else "all"
+            blocks = "W_Q" if self.labels == "near" else "W_Q,W_K,W_V"
+            missing["train"] = blocks if is_layer else "all"
         if self.init in TRAPS:
             missing |= {"key_dim": 1, "value_dim": 1, "out_dim": 1}
         whole = self.replace(**missing)
@@ -146,7 +165,13 @@ class Song(Setting):
         deep, n, dim, H = self.model == "classifier", self.num_tokens, self.dim, self.num_heads
         refused = {
             f"model=classifier needs a problem with classes, not {self.problem}: "
-            f"{', '.join(data.REAL)}.": deep and self.problem not in data.REAL,
+            f"{', '.join(data.WITH_CLASSES)}.": deep and self.problem not in data.WITH_CLASSES,
+            f"problem={self.problem} has {data.num_classes(self)} classes; set model=classifier.":
+                not deep and data.num_classes(self) > 2,
+            f"problem={self.problem} needs an even number of tokens, not {n}.":
+                self.problem in data.SEQUENCES and n % 2,
+            f"vocabulary={self.vocabulary} is for reviews, reverse and sort, not {self.problem}.":
+                self.vocabulary and self.problem not in (*data.TEXTS, *data.SEQUENCES),
             f"batch_size={self.batch_size}, but method=gd sees all samples; use sgd or adam.":
                 self.method not in STOCHASTIC and self.batch_size is not None,
             f"num_tokens={n}, but the table of positions has {self.positions} rows; set "
@@ -158,6 +183,14 @@ class Song(Setting):
                 self.init in TRAPS and (dim, H) != (4, 1),
             f"init={self.init} needs value_dim=out_dim, not {self.value_dim}, {self.out_dim}.":
                 self.init in ("identity", "positive") and self.value_dim != self.out_dim,
+            f"init={self.init} belongs to model=layer; leave it out.":
+                self.model == "stack" and self.init not in ("gaussian", "tied"),
+            f"labels={self.labels} belongs to model=layer; use gaussian or teacher.":
+                self.model == "stack" and self.labels not in ("gaussian", "teacher"),
+            f"labels=near needs problem=gaussian and one head, not {self.problem}, {H} heads.":
+                self.labels == "near" and (deep or self.problem != "gaussian" or H != 1),
+            f"near_share={self.near_share}, but labels={self.labels}; use labels=near.":
+                self.near_share != 1.0 and self.labels != "near",
             f"tokens=identity needs dim=num_tokens, not dim={dim}, num_tokens={n}.":
                 self.tokens == "identity" and self.problem == "gaussian" and dim != n,
         }  # fmt: skip
@@ -166,11 +199,11 @@ class Song(Setting):
 
     def reads_files(self) -> bool:
         """Digits come from a library, reviews and pictures from files."""
-        return self.problem in data.REAL
+        return self.problem in data.WITH_CLASSES
 
     def target(self) -> str:
-        """The layer has one row of targets per token, the classifier one class number."""
-        return "Y" if self.model == "layer" else "y"
+        """The layer has one row of targets per token, the classifier one class number or a few."""
+        return "Y" if self.model != "classifier" or data.answers(self) else "y"
 
     def check(self, problem: Problem) -> None:
         """Refuse data from outside that the classifier cannot take."""
@@ -180,13 +213,13 @@ class Song(Setting):
     @property
     def has_vocabulary(self) -> bool:
         """Whether tokens are numbers of a vocabulary."""
-        words = self.problem in ("imdb", "rotten_tomatoes")
-        return words or (self.problem == "pathfinder" and self.patch == 1)
+        numbers = (*data.TEXTS, *data.SEQUENCES, "next_byte")
+        return self.problem in numbers or (self.problem == "pathfinder" and self.patch == 1)
 
     @property
     def form(self) -> layer.Form:
         """Kernel and bandwidth."""
-        width = self.key_dim if self.model == "layer" else self.width // self.num_heads
+        width = self.width // self.num_heads if self.model == "classifier" else self.key_dim
         tau = math.sqrt(width) if self.bandwidth is None else self.bandwidth
         return layer.Form(layer.KERNELS[self.kernel], tau)
 
@@ -194,35 +227,45 @@ class Song(Setting):
     def design(self) -> classifier.Design:
         """How the classifier is built."""
         return classifier.Design(
-            self.form, self.has_vocabulary, residual=self.residual == "both", norm=self.norm
-        )
+            self.form, self.has_vocabulary, residual=self.residual == "both", norm=self.norm,
+            causal=self.problem == "next_byte", answers=data.answers(self),
+        )  # fmt: skip
 
     @property
     def loss(self) -> Any:  # type: ignore[override]
         """Half the sum of squares for the layer, mean cross-entropy for the classifier."""
-        return losses.half_sum_of_squares if self.model == "layer" else losses.cross_entropy
+        return losses.cross_entropy if self.model == "classifier" else losses.half_sum_of_squares
 
     def params(self) -> Any:
         """Shapes of the weights."""
         if self.model == "classifier":
             return classifier.shapes(
-                rows=reviews.VOCABULARY if self.has_vocabulary else self.dim,
+                rows=data.token_kinds(self) if self.has_vocabulary else self.dim,
                 positions=self.positions, num_layers=self.num_layers, num_heads=self.num_heads,
-                width=self.width, hidden=self.hidden,
+                width=self.width, hidden=self.hidden, classes=data.num_classes(self),
             )  # fmt: skip
         H, D, k, v, p = self.num_heads, self.dim, self.key_dim, self.value_dim, self.out_dim
         shapes: Any = ((H, D, k), (H, D, k), (H, D, v), (H, v, p))
+        if self.model == "stack":
+            L = self.num_layers
+            deep: Any = (*((L, *s) for s in shapes[:3]), (L - 1, H, v, D), shapes[3])
+            return stack.Weights(*deep)
         return layer.Weights(*shapes)
 
     def apply(self, params: Any, x: Any) -> Any:
-        """A row for each token (layer), or a score for each class."""
+        """A row for each token (layer), or a score for each class (and answer)."""
         if self.model == "layer":
             return layer.outputs(params, x, self.form)
+        if self.model == "stack":
+            return stack.outputs(params, x, self.form, float(self.residual == "both"))
         return classifier.class_scores(params, x, self.design)
 
     def network(self) -> Model:
         """The model; the classifier takes as many sequences per batch as fit into memory."""
         if self.model == "layer":
+            squares, alone = layer.fused_squares(self.form)
+            return super().network()._replace(fused_squares=squares, squares_alone=alone)
+        if self.model == "stack":
             return super().network()
         most = max(1, int(2**24 / self._floats_per_sequence()))
         return Model(self.spec(), self.apply, batch_size=most)
@@ -236,9 +279,10 @@ class Song(Setting):
     def floats_per_step(self) -> float:
         """Numbers that a training step of one seed holds, roughly."""
         n = self.num_tokens
-        if self.model == "layer":
+        if self.model != "classifier":
             row = self.num_heads * (3 * n + 3 * self.key_dim + self.out_dim) + self.dim
-            return 2.0 * self.num_samples * n * row
+            depth = self.num_layers if self.model == "stack" else 1
+            return 2.0 * self.num_samples * n * row * depth
         batch = max(self.batch_size or BATCH, self.network().batch_size or 1)
         return batch * self._floats_per_sequence()
 
@@ -248,7 +292,7 @@ class Song(Setting):
             return data.trap_weights(key if self.init == "near_trap" else None)
         spec = self.spec()
         if self.model == "classifier":
-            columns = math.isqrt(self.num_tokens) if self.problem == "pathfinder" else 0
+            columns = math.isqrt(self.num_tokens) if data.side_of(self) else 0
             waves = self.places == "sinusoidal"
             places = classifier.sinusoidal(spec.P, columns) if waves else None
             scales = {"score_scale": self.score_scale, "embedding_scale": self.embedding_scale}
@@ -256,7 +300,11 @@ class Song(Setting):
         else:
             score, value = (s / self.dim**0.5 for s in (self.score_scale, self.value_scale))
             factors = (score, score, value, self.output_scale / self.value_dim**0.5)
-            drawn = layer.Weights(*map(operator.mul, factors, inits.ntk(key, spec)))
+            blocks = layer.Weights(spec.W_Q, spec.W_K, spec.W_V, spec.W_O)
+            drawn = layer.Weights(*map(operator.mul, factors, inits.ntk(key, blocks)))
+        if self.model == "stack":
+            W_I = factors[3] * inits.ntk(jax.random.fold_in(key, 1), spec.W_I)
+            drawn = stack.Weights(drawn.W_Q, drawn.W_K, drawn.W_V, W_I, drawn.W_O)
         if self.init == "tied":
             return drawn._replace(W_K=drawn.W_Q)
         if self.init in ("identity", "positive"):
@@ -268,8 +316,9 @@ class Song(Setting):
         if self.problem == "trap":
             return data.trap()
         if self.problem == "gaussian":
-            return data.synthetic(self, key, lambda: self.weights(key_of(self.data_seed, WEIGHTS)))
-        return data.embedded(self, key) if self.model == "layer" else data.labelled(self)[0]
+            own = functools.partial(self.weights, key_of(self.data_seed, WEIGHTS))
+            return data.synthetic(self, key, own)
+        return data.labelled(self)[0] if self.model == "classifier" else data.embedded(self, key)
 
     def test_data(self, key: PRNGKeyArray) -> Any:  # noqa: ARG002
         """Held-out data of the classifier."""
@@ -285,6 +334,8 @@ class Song(Setting):
         """
         if self.model == "classifier":
             return 1e-3 if self.method == "adam" else 0.1
+        if self.model == "stack":
+            return None
         if set(setup.trained) <= {"W_Q", "W_K"}:
             return JUST_BELOW / bounds.smoothness(setup)
         if setup.kernel() is None:  # too many outputs: the part of the values alone
@@ -294,6 +345,8 @@ class Song(Setting):
 
     def output_size(self, setup: Setup) -> Scalar:
         """Size of the numbers whose sum is the output."""
+        if self.model == "stack":
+            return super().output_size(setup)
         A = layer.value_matrix(setup.params0, setup.inputs, self.form)
         return norm_op(A) * norm_fro(setup.params0.W_V) + norm_fro(setup.targets)
 
@@ -305,6 +358,8 @@ class Song(Setting):
         """
         if self.model == "classifier":
             return None
+        if self.model == "stack":
+            return lambda params: 0.0 * jnp.sum(params.W_O)
         moving = set(setup.trained)
         if moving == {"W_V"}:
             return lambda params: bounds.value_numbers(setup.replace(params0=params))["F_star"]
@@ -320,6 +375,8 @@ class Song(Setting):
 
     def probes(self, setup: Setup) -> dict[str, Any]:
         """Features, attention and floors of the layer; accuracies of the classifier."""
+        if self.model == "stack":
+            return _stack_probes(setup)
         return _layer_probes(setup) if self.model == "layer" else _accuracies(setup)
 
 
@@ -371,6 +428,19 @@ def _layer_probes(setup: Setup) -> dict[str, Any]:
         geometry = bounds.query_geometry(setup)
         found["query_sigma"] = lambda params: bounds.smallest_jacobian(setup, params, geometry)
     return found
+
+
+def _stack_probes(setup: Setup) -> dict[str, Any]:
+    X, setting = setup.inputs, setup.setting
+    residual = float(setting.residual == "both")
+
+    def B(params: stack.Weights) -> Float[Array, "R C"]:
+        return stack.feature_matrix(params, X, setting.form, residual)
+
+    return {
+        "lambda_B": lambda params: sigma_min(B(params)),
+        "rank_B": lambda params: numerical_rank(B(params), bounds.ZERO),
+    }
 
 
 PAPER = Paper(

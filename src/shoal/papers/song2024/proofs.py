@@ -52,7 +52,8 @@ def _words(proofs: dict[str, Proof]) -> str:
             )
         elif proof.verdict == "converges":
             said.append(
-                f"{kernel} goes to zero risk, its residual by {proof.rate[0]:.4f} or less a step"
+                f"{kernel} goes to zero risk: every step multiplies its residual by at most "
+                f"{proof.rate[0]:.4f}"
             )
         else:
             said.append(f"{kernel} is undecided")

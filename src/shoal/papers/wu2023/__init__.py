@@ -7,6 +7,22 @@ kernel. The paper's own constants are not certified: its full text was not avail
 
 # theorems, claims and figures register themselves with the paper, in this order
 from shoal.papers.wu2023.model import PAPER, Wu  # isort: skip
-from shoal.papers.wu2023 import theorems, studies, figures  # isort: skip
+from shoal.papers.wu2023 import (
+    depth_studies,
+    figures,
+    studies,
+    theorems,
+    width_figures,
+    width_studies,
+)  # isort: skip
 
-__all__ = ["PAPER", "Wu", "figures", "studies", "theorems"]
+__all__ = [
+    "PAPER",
+    "Wu",
+    "depth_studies",
+    "figures",
+    "studies",
+    "theorems",
+    "width_figures",
+    "width_studies",
+]

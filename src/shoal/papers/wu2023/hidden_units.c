@@ -12,6 +12,9 @@
  *                      F (N, m), F_nk = W_k . S_nk;
  *                      g (N, n, d);  room to work in
  *
+ *   hidden_value  in:  X, W, a (m) with A_k = a_k W_k, y, B
+ *                 out: e;  room to work in
+ *
  * Leading axes that all of them share are a batch. Compiled with REAL = float or double.
  *
  * Why by hand: XLA writes the N n x m array of hidden units to memory, reads it, writes the mask
@@ -21,39 +24,17 @@
  * before and after, u from x and R from g, is products of matrices of ten rows, which XLA does one
  * after the other on one core; here it is done while they are at hand.
  *
- * Shares of the samples are taken by whichever threads of XLA's pool are free; the caller takes
- * them too, so it never waits for work that has not begun. How the work is divided depends on
- * shapes alone, and sums are made in a fixed order: the result does not depend on threads. */
+ * How the work is divided depends on shapes alone, and sums are made in a fixed order: the result
+ * does not depend on threads. */
 
-#include <sched.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+#include "native.h"
 
-#include "xla/ffi/api/c_api.h"
-
-#if defined(__AVX512F__)
-#define BYTES 64
-#elif defined(__AVX__)
-#define BYTES 32
-#else
-#define BYTES 16
-#endif
-#define LANES ((int64_t)(BYTES / sizeof(REAL)))
 #define TOKENS (2 * LANES) /* two vectors; the last of a block may be one */
 #define UNITS 6            /* whose sums are held in registers, times two vectors */
 #define DIMS 5
 #define CACHE (5 << 18)  /* bytes that a block may take */
 #define PER_SHARE 3e7    /* operations, roughly */
 #define MOST_SHARES 8
-
-typedef REAL vec __attribute__((vector_size(BYTES), aligned(sizeof(REAL))));
-typedef __typeof__((vec){} > (vec){}) bits;
-#define INLINE static inline __attribute__((always_inline))
-
-static int64_t least(int64_t one, int64_t other) { return one < other ? one : other; }
-static int64_t up(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
 
 /* One problem of the batch, and how it is divided. */
 typedef struct {
@@ -65,15 +46,6 @@ typedef struct {
     REAL *P, *e, *R;               /* or J, F and g */
     REAL *sums, *blocks; /* of every share: its part of P and then of R, and room for a block */
 } Problem;
-
-typedef void Share(const Problem *p, int64_t share);
-
-typedef struct {
-    const Problem *problems;
-    Share *share;
-    int64_t count; /* shares of all problems */
-    atomic_long next, done, users;
-} Work;
 
 /* mask = [W u > 0] for `many` vectors of tokens and UNITS units. */
 INLINE void make_mask(const REAL *w, int64_t d, const REAL *u, int64_t rows, REAL *mask, int many)
@@ -328,25 +300,16 @@ static void rows_share(const Problem *p, int64_t share)
         rows_block(p, from, least(p->samples, last - from), room);
 }
 
-static void take_shares(Work *work)
+static void step_task(void *problems, int64_t number)
 {
-    int64_t number;
-    while ((number = atomic_fetch_add(&work->next, 1)) < work->count) {
-        const Problem *p = work->problems + number / work->problems->shares;
-        work->share(p, number % p->shares);
-        atomic_fetch_add(&work->done, 1);
-    }
+    const Problem *p = (Problem *)problems + number / ((Problem *)problems)->shares;
+    step_share(p, number % p->shares);
 }
 
-static void leave(Work *work)
+static void rows_task(void *problems, int64_t number)
 {
-    if (atomic_fetch_sub(&work->users, 1) == 1) free(work);
-}
-
-static void help(void *data)
-{
-    take_shares(data);
-    leave(data);
+    const Problem *p = (Problem *)problems + number / ((Problem *)problems)->shares;
+    rows_share(p, number % p->shares);
 }
 
 /* ------------------------------------------------------------------------ division of the work */
@@ -372,15 +335,22 @@ static Problem divided(int64_t N, int64_t n, int64_t d, int64_t m)
     return p;
 }
 
-/* W as d rows of UNITS numbers for every UNITS units; A as rows of DIMS for every DIMS entries. */
-static void rearrange(const Problem *p, const REAL *W, const REAL *A)
+/* W as d rows of UNITS numbers for every UNITS units. */
+static void units_first(const Problem *p, const REAL *W)
 {
     const int64_t m = p->m, d = p->d;
     memset(p->W, 0, sizeof(REAL) * p->short_units * d);
-    memset(p->A, 0, sizeof(REAL) * p->short_units * p->short_dims);
     for (int64_t k = 0; k < m; k += UNITS)
         for (int64_t a = 0; a < least(UNITS, m - k); a++)
             for (int64_t j = 0; j < d; j++) p->W[k * d + j * UNITS + a] = W[(k + a) * d + j];
+}
+
+/* The same, and A as rows of DIMS for every DIMS entries. */
+static void rearrange(const Problem *p, const REAL *W, const REAL *A)
+{
+    const int64_t m = p->m, d = p->d;
+    units_first(p, W);
+    memset(p->A, 0, sizeof(REAL) * p->short_units * p->short_dims);
     for (int64_t j = 0; j < d; j += DIMS)
         for (int64_t k = 0; k < m; k++)
             memcpy(p->A + j * p->short_units + k * DIMS, A + k * d + j,
@@ -398,6 +368,103 @@ static void add_up(const Problem *p)
     sum += p->short_units * dims;
     for (int64_t k = 0; k < d; k++)
         for (int64_t j = 0; j < d; j++) p->R[j * d + k] = sum[k * dims + j];
+}
+
+/* ------------------------------------------------------------------------------- errors alone */
+
+/* f += sum over UNITS units of a max(W u, 0) for `many` vectors of tokens. */
+INLINE void add_active(const REAL *w, const REAL *a, int64_t d, const REAL *u, int64_t rows, vec *f,
+                       int many)
+{
+    const vec none = {};
+    vec h[UNITS][2] = {};
+    for (int64_t j = 0; j < d; j++, w += UNITS) {
+        const vec *x = (const vec *)(u + j * rows);
+        for (int k = 0; k < UNITS; k++)
+            for (int b = 0; b < many; b++) h[k][b] += w[k] * x[b];
+    }
+    for (int k = 0; k < UNITS; k++) /* what is not a number is not hidden */
+        for (int b = 0; b < many; b++) f[b] += a[k] * choose(h[k][b] <= 0, none, h[k][b]);
+}
+
+static int64_t value_block_room(const Problem *p)
+{
+    return p->rows * (p->d + 2 * p->long_dims + 1);
+}
+
+static void value_block(const Problem *p, int64_t first, int64_t samples, REAL *room)
+{
+    const int64_t n = p->n, d = p->d, dims = p->long_dims, rows = up(samples * n, LANES);
+    const REAL *X = p->X + first * n * d, *B = p->B + first * n * n;
+    REAL *u = room, *f = u + rows * d, *v = f + rows, *x = v + rows * dims;
+    memset(v, 0, sizeof(REAL) * rows * dims * 2);
+    for (int64_t i = 0; i < samples * n; i++) memcpy(x + i * dims, X + i * d, sizeof(REAL) * d);
+    for (int64_t s = 0; s < samples; s++)
+        add_product(v + s * n * dims, n, dims, B + s * n * n, n, 1, x + s * n * dims, dims, n);
+    for (int64_t j = 0; j < d; j++)
+        for (int64_t i = 0; i < rows; i++) u[j * rows + i] = v[i * dims + j];
+    for (int64_t i = 0; i < rows; i += TOKENS) {
+        vec sum[2] = {};
+        for (int64_t k = 0; k < p->short_units; k += UNITS)
+            if (i + TOKENS <= rows)
+                add_active(p->W + k * d, p->A + k, d, u + i, rows, sum, 2);
+            else
+                add_active(p->W + k * d, p->A + k, d, u + i, rows, sum, 1);
+        for (int b = 0; b < 2 && i + b * LANES < rows; b++) *(vec *)(f + i + b * LANES) = sum[b];
+    }
+    for (int64_t s = 0; s < samples; s++) {
+        REAL e = -p->y[first + s];
+        for (int64_t i = s * n; i < (s + 1) * n; i++) e += f[i];
+        p->e[first + s] = e;
+    }
+}
+
+static void value_task(void *problems, int64_t number)
+{
+    const Problem *p = (Problem *)problems + number / ((Problem *)problems)->shares;
+    const int64_t share = number % p->shares, last = p->N * (share + 1) / p->shares;
+    REAL *room = p->blocks + share * value_block_room(p);
+    for (int64_t from = p->N * share / p->shares; from < last; from += p->samples)
+        value_block(p, from, least(p->samples, last - from), room);
+}
+
+static int64_t value_room(const Problem *p)
+{
+    return p->short_units * (p->d + 1) + p->shares * value_block_room(p);
+}
+
+int64_t hidden_value_room(int64_t N, int64_t n, int64_t d, int64_t m)
+{
+    const Problem p = divided(N, n, d, m);
+    return value_room(&p);
+}
+
+XLA_FFI_Error *hidden_value(XLA_FFI_CallFrame *frame)
+{
+    if (only_asked(frame)) return NULL;
+    const int64_t batch = batch_of(frame, 0, 3), axes = argument(frame, 0)->rank - 3;
+    const int64_t *shape = argument(frame, 0)->dims + axes;
+    const Problem plan = divided(shape[0], shape[1], shape[2], argument(frame, 1)->dims[axes]);
+    const int64_t N = plan.N, n = plan.n, d = plan.d, m = plan.m;
+    Problem *problems = malloc(batch * sizeof(Problem));
+    if (!problems) return failure(frame, "no memory for the hidden units");
+    for (int64_t b = 0; b < batch; b++) {
+        Problem *p = problems + b;
+        *p = plan;
+        p->X = (REAL *)argument(frame, 0)->data + b * N * n * d;
+        p->y = (REAL *)argument(frame, 3)->data + b * N;
+        p->B = (REAL *)argument(frame, 4)->data + b * N * n * n;
+        p->e = result(frame, 0) + b * N;
+        p->W = result(frame, 1) + b * value_room(p);
+        p->A = p->W + plan.short_units * d;
+        p->blocks = p->A + plan.short_units;
+        units_first(p, (REAL *)argument(frame, 1)->data + b * m * d);
+        memset(p->A, 0, sizeof(REAL) * plan.short_units);
+        memcpy(p->A, (REAL *)argument(frame, 2)->data + b * m, sizeof(REAL) * m);
+    }
+    XLA_FFI_Error *error = share_out(frame, value_task, problems, batch * plan.shares);
+    free(problems);
+    return error;
 }
 
 /* Numbers that one problem needs to work in; of rows there is nothing to add up. */
@@ -419,72 +486,17 @@ int64_t hidden_rows_room(int64_t N, int64_t n, int64_t d, int64_t m)
     return room_of(&p, 1);
 }
 
-static XLA_FFI_Error *failure(const XLA_FFI_Api *api, const char *message)
-{
-    XLA_FFI_Error_Create_Args args = {.struct_size = XLA_FFI_Error_Create_Args_STRUCT_SIZE,
-                                      .message = message,
-                                      .errc = XLA_FFI_Error_Code_RESOURCE_EXHAUSTED};
-    return api->XLA_FFI_Error_Create(&args);
-}
-
-static void forget(const XLA_FFI_Api *api, XLA_FFI_Error *error)
-{
-    XLA_FFI_Error_Destroy_Args args = {.struct_size = XLA_FFI_Error_Destroy_Args_STRUCT_SIZE,
-                                       .error = error};
-    api->XLA_FFI_Error_Destroy(&args);
-}
-
-static void ask_for_help(XLA_FFI_CallFrame *frame, Work *work)
-{
-    int64_t threads = 1;
-    XLA_FFI_ThreadPool_NumThreads_Args count = {
-        .struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE,
-        .ctx = frame->ctx,
-        .num_threads = &threads};
-    XLA_FFI_Error *none = frame->api->XLA_FFI_ThreadPool_NumThreads(&count);
-    if (none) { /* no pool: alone */
-        forget(frame->api, none);
-        return;
-    }
-    for (int64_t k = 1; k < threads && k < work->count; k++) {
-        XLA_FFI_ThreadPool_Schedule_Args task = {
-            .struct_size = XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE,
-            .ctx = frame->ctx,
-            .task = help,
-            .data = work};
-        atomic_fetch_add(&work->users, 1);
-        none = frame->api->XLA_FFI_ThreadPool_Schedule(&task);
-        if (none) {
-            forget(frame->api, none);
-            leave(work);
-            return;
-        }
-    }
-}
-
 static XLA_FFI_Error *run(XLA_FFI_CallFrame *frame, int rows)
 {
-    XLA_FFI_Extension_Base *asked = frame->extension_start;
-    if (asked && asked->type == XLA_FFI_Extension_Metadata) { /* which version is this? */
-        XLA_FFI_Metadata *about = ((XLA_FFI_Metadata_Extension *)asked)->metadata;
-        about->api_version.major_version = XLA_FFI_API_MAJOR;
-        about->api_version.minor_version = XLA_FFI_API_MINOR;
-        return NULL;
-    }
+    if (only_asked(frame)) return NULL;
     XLA_FFI_Buffer **in = (XLA_FFI_Buffer **)frame->args.args;
     XLA_FFI_Buffer **out = (XLA_FFI_Buffer **)frame->rets.rets;
-    const int64_t axes = in[0]->rank - 3;
-    int64_t batch = 1;
-    for (int64_t k = 0; k < axes; k++) batch *= in[0]->dims[k];
+    const int64_t axes = in[0]->rank - 3, batch = batch_of(frame, 0, 3);
     const int64_t *shape = in[0]->dims + axes;
     const Problem plan = divided(shape[0], shape[1], shape[2], in[1]->dims[axes]);
     const int64_t N = plan.N, units = plan.m * plan.d, tokens = N * plan.n * plan.d;
     Problem *problems = malloc(batch * sizeof(Problem));
-    Work *work = malloc(sizeof(Work));
-    if (!problems || !work) {
-        free(problems), free(work);
-        return failure(frame->api, "no memory for the hidden units");
-    }
+    if (!problems) return failure(frame, "no memory for the hidden units");
     for (int64_t b = 0; b < batch; b++) {
         Problem *p = problems + b;
         *p = plan;
@@ -501,21 +513,12 @@ static XLA_FFI_Error *run(XLA_FFI_CallFrame *frame, int rows)
         p->sums = p->blocks + plan.shares * block_room(p);
         rearrange(p, p->plain, (REAL *)in[2]->data + b * units);
     }
-    work->problems = problems;
-    work->share = rows ? rows_share : step_share;
-    work->count = batch * plan.shares;
-    atomic_init(&work->next, 0);
-    atomic_init(&work->done, 0);
-    atomic_init(&work->users, 1);
-    ask_for_help(frame, work);
-    take_shares(work);
-    for (int64_t turn = 0; atomic_load(&work->done) < work->count; turn++) /* what others began */
-        if (turn > 1000) sched_yield();
-    leave(work);
-    if (!rows)
+    XLA_FFI_Error *error =
+        share_out(frame, rows ? rows_task : step_task, problems, batch * plan.shares);
+    if (!rows && !error)
         for (int64_t b = 0; b < batch; b++) add_up(problems + b);
     free(problems);
-    return NULL;
+    return error;
 }
 
 XLA_FFI_Error *hidden_units(XLA_FFI_CallFrame *frame) { return run(frame, 0); }

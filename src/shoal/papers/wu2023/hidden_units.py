@@ -37,6 +37,15 @@ def hidden_units(
     return by_formula(X, B, W, A, y, held) if found is None else found
 
 
+def hidden_value(
+    X: Float[Array, "N n d"], B: Float[Array, "N n n"], W: Float[Array, "m d"],
+    a: Float[Array, " m"], y: Float[Array, " N"], held: int,
+) -> Float[Array, " N"]:  # fmt: skip
+    r"""$e$ alone for $A_k=a_kW_k$: by C code under the same conditions as `hidden_units`."""
+    found = _called("hidden_value", (y.shape,), held, X, W, a, y, B)
+    return by_formula(X, B, W, a[:, None] * W, y, held)[1] if found is None else found[0]
+
+
 def _called(handler: str, shapes: tuple, held: int, U: Array, W: Array, *rest: Array) -> Any:
     """The C code's answer; None if it is not available or needs more than ``held`` numbers."""
     kind = jnp.result_type(U, W, *rest)  # the C code expects one dtype

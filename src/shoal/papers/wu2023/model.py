@@ -32,7 +32,8 @@ from shoal.lab.setting import Count, Data, NonNegative, Positive, Setting, Share
 from shoal.lab.setup import Setup
 from shoal.linalg import norm_fro, norm_op
 from shoal.models import Model, with_gradient
-from shoal.papers.wu2023.hidden_units import hidden_rows, hidden_units
+from shoal.papers.wu2023 import deep
+from shoal.papers.wu2023.hidden_units import hidden_rows, hidden_units, hidden_value
 from shoal.problems import Problem
 from shoal.trees import padded_chunks
 
@@ -122,6 +123,20 @@ def fused_squares(
         return jnp.sum(e**2), gradient
 
     return with_gradient(both)
+
+
+def squares_alone(
+    scales: Scales, held: int = HELD
+) -> Callable[[Weights, Float[Array, "N n d"], Float[Array, " N"]], Float[Array, ""]]:
+    """Sum of squared errors by one product over the hidden units."""
+
+    def squares(params: Weights, X: Any, y: Any) -> Float[Array, ""]:
+        X, y = jnp.asarray(X), jnp.asarray(y)  # data may be NumPy arrays
+        B = jax.vmap(attention, in_axes=(None, 0, None))(params, X, scales)
+        size = scales.output * scales.pool
+        return jnp.sum(hidden_value(X, B, params.W_V, size * params.w_O, y, held) ** 2)
+
+    return squares
 
 
 def tangent_kernels(X: Float[Array, "N n d"], scales: Scales, tile: int = TILE) -> Kernels:
@@ -238,6 +253,9 @@ class Wu(Setting):
     score_exponent: NonNegative = 0.5  # The p of width^-p, which multiplies the scores. [summary]
     pooling: Literal["mean", "sum"] = "mean"  # Hidden units over tokens: average or sum. [summary]
     hidden_step_ratio: NonNegative = 1.0  # Step of W_Q, W_K, W_V over that of w_O. [summary]
+    num_layers: Count = 1  # Encoder layers; the paper has one. [ours]
+    residual: Literal["both", "none"] = "both"  # Around layers before the last (both parts). [ours]
+    causal: bool = False  # A token attends to itself and those before it only (decoder). [ours]
     memory: Static[Positive] | None = None  # GiB for hidden units in a step or kernel; auto: 0.25.
 
     default_probes: ClassVar[tuple[str, ...]] = (
@@ -262,6 +280,8 @@ class Wu(Setting):
             raise InputError(f"active={self.active} units of width={self.width}; raise the width.")
         if self.active is not None and self.init not in ("lecun", "he", "ntk"):
             raise InputError(f"active={self.active} needs init=lecun, he or ntk, not {self.init}.")
+        if self.active is not None and self.num_layers > 1:
+            raise InputError(f"active={self.active} needs num_layers=1, not {self.num_layers}.")
         return self
 
     # ------------------------------------------------------------------------------------- data
@@ -344,11 +364,14 @@ class Wu(Setting):
     def params(self) -> Any:
         """Shapes of the parameters."""
         matrix = (self.width, self.dim)
+        if (L := self.num_layers) > 1:
+            back = (L - 1, *matrix[::-1])
+            return deep.DeepWeights(*((L, *matrix),) * 3, back, (self.width,))  # type: ignore[arg-type]
         return Weights(matrix, matrix, matrix, (self.width,))  # type: ignore[arg-type]
 
-    def weights(self, key: PRNGKeyArray) -> Weights:
+    def weights(self, key: PRNGKeyArray) -> Any:
         """Draw initial weights of the units in use."""
-        drawn = super().weights(key)
+        drawn: Any = super().weights(key)
         return drawn if self.active is None else self.narrowed(drawn, self.active)
 
     def narrowed(self, params: Weights, units: Any) -> Weights:
@@ -359,21 +382,37 @@ class Wu(Setting):
         W_Q, W_K, W_V = (on[:, None] * W for W in params[:3])
         return Weights(W_Q, W_K, W_V, scale * on * params.w_O)
 
-    def apply(self, params: Weights, x: Float[Array, "n d"]) -> Float[Array, ""]:
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it is the paper's network: one layer, not causal."""
+        return self.num_layers == 1 and not self.causal
+
+    def form(self) -> deep.Form:
+        """What the layers of the deep or causal form share."""
+        return deep.Form(self.scales(), self.causal, self.residual == "both")
+
+    def apply(self, params: Any, x: Float[Array, "n d"]) -> Float[Array, ""]:
         """One sequence in, one number out."""
-        return features(params, x, self.scales()) @ params.w_O
+        if self.is_encoder:
+            return features(params, x, self.scales()) @ params.w_O
+        return deep.features(params, x, self.form()) @ params.w_O
 
     def held(self) -> int:
         """Hidden units that a step may hold at a time, before and after ReLU."""
         return HELD if self.memory is None else max(1, int(self.memory * 2**26))
 
     def network(self) -> Model:
-        """The model, with squared errors and their gradient in one pass."""
-        squares = fused_squares(self.scales(), self.held())
-        return Model(self.spec(), self.apply, fused_squares=squares)
+        """The model, the encoder with squared errors and their gradient in one pass."""
+        if not self.is_encoder:
+            return Model(self.spec(), self.apply)
+        ways = fused_squares, squares_alone
+        squares, alone = (way(self.scales(), self.held()) for way in ways)
+        return Model(self.spec(), self.apply, fused_squares=squares, squares_alone=alone)
 
     def floats_per_step(self) -> float:
         """Hidden units of a step, and one array for the probes."""
+        if not self.is_encoder:
+            return super().floats_per_step()
         units = float(self.num_samples * self.num_tokens * self.width)
         return units + 2.0 * min(units, self.held())
 
@@ -381,32 +420,44 @@ class Wu(Setting):
 
     def step_ratios(self) -> dict[str, Any]:
         """The hidden weights may move more slowly than the output weights."""
-        return dict.fromkeys(HIDDEN, self.hidden_step_ratio)
+        blocks = (*HIDDEN, "W_D") if self.num_layers > 1 else HIDDEN
+        return dict.fromkeys(blocks, self.hidden_step_ratio)
 
     def block_kernels(self, setup: Setup) -> Kernels:
-        """The closed-form tangent kernels."""
+        """The closed-form tangent kernels of the encoder."""
+        if not self.is_encoder:
+            return super().block_kernels(setup)
         tile = TILE if self.memory is None else max(1, int(self.memory * 2**30 / 24))
         return tangent_kernels(setup.inputs, self.scales(), tile)
 
     def output_size(self, setup: Setup) -> Float[Array, ""]:
         r"""Outputs are sums of terms of size $\lVert F\rVert\lVert w_O\rVert$."""
-        F = feature_matrix(setup)(setup.params0)
+        F = layers.feature_matrix(self.parts()[2], setup.inputs)(setup.params0)
         return norm_op(F) * norm_fro(setup.params0.w_O) + norm_fro(setup.targets)
 
     def probes(self, setup: Setup) -> dict[str, Any]:
         """What attention, hidden units and features do."""
-        X, scales = setup.inputs, self.scales()
-        functions: tuple[Callable, ...] = (attention, preactivation, features)
-        attend, hidden, seen = (partial(f, scales=scales) for f in functions)
-        return {
+        X = setup.inputs
+        attend, hidden, seen = self.parts()
+        found: dict[str, Any] = {
             "attention_entropy": layers.attention_entropy(attend, X),
             "attention_from_uniform": layers.attention_from_uniform(attend, X),
             "attention": lambda p: jax.vmap(attend, in_axes=(None, 0))(p, X),
             "dead_units": layers.dead_units(hidden, X),
             "feature_sigma_min": layers.feature_sigma_min(seen, X),
             "feature_norm": layers.feature_norm(seen, X),
-            "conserved_drift": conserved_drift(setup.params0, setup.step_ratios),
         }
+        if self.is_encoder:
+            found["conserved_drift"] = conserved_drift(setup.params0, setup.step_ratios)
+        return found
+
+    def parts(self) -> tuple[Callable, ...]:
+        """Attention, hidden units and features (of the last layer) as functions of the weights."""
+        if self.is_encoder:
+            parts: tuple[Callable, ...] = (attention, preactivation, features)
+            return tuple(partial(f, scales=self.scales()) for f in parts)
+        own: tuple[Callable, ...] = (deep.last_attention, deep.preactivation, deep.features)
+        return tuple(partial(f, form=self.form()) for f in own)
 
 
 def feature_matrix(setup: Setup) -> Callable[[Params], Float[Array, "N m"]]:

@@ -12,7 +12,6 @@ kernel. Every seed draws its own data and weights.
 from collections.abc import Callable
 from typing import Any, get_args
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -25,8 +24,7 @@ from shoal.lab.run import Run
 from shoal.lab.setting import OURS, SUMMARY
 from shoal.lab.setup import Setup, paper_setup
 from shoal.lab.study import Plan, decades, fresh_setup, seeds_of, trained
-from shoal.papers.wu2023.model import CERTIFIABLE, PAPER, Init, Weights
-from shoal.papers.wu2023.theorems import flow_is_certified
+from shoal.papers.wu2023.model import PAPER, Init, Weights
 
 QUICK = Plan(grid=(32, 128, 512))
 FULL = Plan(seeds=10, samples=100, tokens=10, dim=100, grid=(10, 100, 1000, 4000), steps=400)
@@ -386,51 +384,6 @@ claim("query_key_share",
 # ------------------------------------------------------------------------------- how wide is needed
 
 
-def smallest_certified(setup: Setup, widths: Any) -> Any:
-    """Position of the smallest width at which theorem B applies, by bisection.
-
-    A width is that of the first units of the full start; the others are zero.
-    """
-    setting = setup.setting
-
-    def applies(units: Any) -> Any:
-        narrow = setting.narrowed(setup.params0, units)
-        return flow_is_certified(setup.with_setting(active=units).replace(params0=narrow))
-
-    def halve(_: Any, ends: tuple) -> tuple:
-        low, high = ends  # the answer lies in (low, high]
-        middle = jnp.maximum((low + high) // 2, 0)
-        held = applies(widths[middle])
-        found = high - low <= 1
-        return jnp.where(found | held, low, middle), jnp.where(found | ~held, high, middle)
-
-    rounds = int(np.ceil(np.log2(len(widths) + 1)))
-    return jax.lax.fori_loop(0, rounds, halve, (jnp.array(-1), jnp.array(len(widths))))[1]
-
-
-def certified_width(design: Design, seeds: Seeds) -> list[Effect]:
-    """Exponent of the smallest width at which theorem B applies against the number of samples.
-
-    A width lies between two of the grid; beyond the grid only that is known.
-    """
-    octaves = design["octaves"]
-    widths = np.round(2 ** np.arange(octaves[0], octaves[1] + 0.25, 0.25))
-    ends = np.concatenate([[0.0], widths, [np.inf]])
-    low, high = [], []
-    for N in design["counts"]:
-        scale = 0.3 * (N / 2) ** design["label_power"]
-        values = CERTIFIABLE | {"num_samples": N, "dim": 16, "label_scale": scale}
-        values |= {"score_exponent": design["score_exponent"], "width": int(widths[-1])}
-        rows = []
-        for seed in seeds:  # one at a time: the widest start is large
-            start = fresh_setup(PAPER, values, seeds=(seed,))
-            rows.append(int(per_start(start, smallest_certified, widths)[0]))
-        found = np.array(rows)
-        low.append(ends[found])
-        high.append(ends[found + 1])
-    return effects.exponents(design["counts"], np.stack(low, 1), np.stack(high, 1))
-
-
 def training_width(design: Design, seeds: Seeds) -> list[Effect]:
     """Exponent of the smallest width that reaches a share of the first risk against samples."""
     plan, counts, widths = plan_of(design, seeds), design["counts"], design["widths"]
@@ -445,23 +398,6 @@ def training_width(design: Design, seeds: Seeds) -> list[Effect]:
     return effects.exponents(counts, ends[found], ends[found + 1])
 
 
-for _key, _p, _words in (("quadratic_width_suffices", 1.0, "width^-1"),
-                         ("quadratic_width_suffices_at_one_half", 0.5, "width^-1/2")):  # fmt: skip
-    claim(_key,
-          f"The smallest width at which theorem B guarantees convergence of gradient flow, with "
-          f"scores scaled by {_words}, grows no faster than the number of samples to 2.25.",
-          certified_width,
-          below(2.25, "the exponent of the smallest certified width against the samples",
-                bound=True),
-          {"label_power": 2.0, "counts": (2, 4, 8), "octaves": (5, 17)},
-          {"counts": (2, 4, 8, 16, 32), "octaves": (5, 17), "score_exponent": _p,
-           "label_power": 0.0}, SUMMARY if _p == 1.0 else OURS, seconds=20.0,
-          setting="unit tokens, two per sequence, dimension 16, labels of scale 0.3",
-          why="2 is in the statement; 0.25 is half the distance to 2.5",
-          control_why="labels that grow like the square of the samples need far more width",
-          differs="Summaries disagree on the exponent p of the paper's statement.",
-          waits="" if _p == 1.0 else "at p = 1/2 theorem B certifies nothing up to width "
-          "131072")  # fmt: skip
 claim("quadratic_width_is_needed",
       "The smallest width that trains to a thousandth of the first risk grows at least like the "
       "number of samples to 1.75.",
