@@ -21,6 +21,7 @@ CACHE = HERE.parent / "_build" / "cells"
 STYLE = {
     "font.size": 9, "legend.frameon": False, "figure.figsize": (5.2, 3.2),
     "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 9,
+    "axes.formatter.min_exponent": 2,  # 0.2 and 3, not 2 x 10^-1
     "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.5,
     "figure.constrained_layout.use": True,
 }  # fmt: skip

@@ -25,4 +25,5 @@ for k, width in enumerate((8, 2048)):
     plt.semilogy(run.step, run.risk[0], f"C{k}", label=f"width {width}")
     for values in list(curves.values())[:1]:
         plt.semilogy(run.step, values, f"C{k}--")
+plt.plot([], [], "k--", label="predicted")
 plt.xlabel("step"), plt.ylabel("risk"), plt.legend()

@@ -18,5 +18,9 @@ for k, width in enumerate((2000, 40000)):
     names = [h["name"].split(":")[0] for h in one["hypotheses"]]
     margins = np.clip([h["margin"] for h in one["hypotheses"]], -1, 1)
     plt.barh(np.arange(len(names)) + 0.4 * k, margins, 0.4, label=f"{width}: {found.verdict}")
-plt.yticks(range(len(names)), names, fontsize=6)
-plt.axvline(0, color="k", lw=0.8), plt.xlabel("margin"), plt.legend(title="width")
+plt.yticks(range(len(names)), names, fontsize=7), plt.xticks([-1, -0.5, 0, 0.5, 1])
+(
+    plt.axvline(0, color="k", lw=0.8),
+    plt.xlabel("margin"),
+    plt.legend(title="width", loc="lower left", fontsize=7),
+)

@@ -1,8 +1,8 @@
 """Why does this model hardly learn?
 
 Scores that should be divided by the root of the dimension are multiplied by the dimension. shoal
-finds the saturated attention, divides the scores by 16.9 and trains again: 600 steps now end about
-70 times lower.
+finds the saturated attention, divides the scores by 16.9 and trains again: 600 steps now end more
+than ten times lower.
 """
 
 import jax

@@ -10,9 +10,11 @@ import shoal as sh
 
 setup = sh.setup("qin2025", num_layers=1, scale_qk=2.0)
 run = sh.train(setup, steps=500, every=500, probes=["attention"])
-maps = run.probes["attention"][0]  # (records, layers, samples, tokens, tokens), or without layers
+maps = run.probes["attention"][0]  # (records, samples, tokens, tokens)
 figure, axes = plt.subplots(1, 2, figsize=(5.2, 2.6))
 for axis, weights, title in zip(axes, maps[[0, -1]], ("start", "step 500"), strict=True):
-    shown = axis.imshow(weights.reshape(-1, *weights.shape[-2:])[0], vmin=0, vmax=1, cmap="Greys")
+    shown = axis.imshow(
+        weights.reshape(-1, *weights.shape[-2:])[0], vmin=0, vmax=maps.max(), cmap="viridis"
+    )
     axis.set(title=title, xlabel="looked at", ylabel="token"), axis.grid(visible=False)
-figure.colorbar(shown, ax=axes)
+figure.colorbar(shown, ax=axes, label="weight")

@@ -1,8 +1,8 @@
 """Can I record a quantity of my own?
 
 A probe is a function of a setup that returns a function of the weights. Here: the stable rank of
-wu2023's value weights while they are trained. It changes by
-about one per cent, in the first hundred steps.
+wu2023's value weights while they are trained. It changes by about one per
+cent, in the first hundred steps.
 """
 
 import jax.numpy as jnp
@@ -17,5 +17,5 @@ def stable_rank(setup):
 
 setup = sh.setup("wu2023", num_samples=10, width=64, seeds=range(3))
 run = sh.train(setup, steps=300, probes={"stable_rank": stable_rank})
-plt.plot(run.step, run.probes["stable_rank"].T)
-plt.xlabel("step"), plt.ylabel("stable rank of W_V (three seeds)")
+plt.plot(run.step, run.probes["stable_rank"].T, label=[f"seed {k}" for k in run.seeds])
+plt.xlabel("step"), plt.ylabel("stable rank of W_V"), plt.legend()

@@ -17,8 +17,7 @@ curve = np.sin(3 * x[:, 0]) + 0.3 * np.sin(12 * x[:, 0])
 setup = sh.setup(lambda p, x: jnp.tanh(x @ p["W"] + p["b"]) @ p["v"], start, x, curve)
 run = sh.train(setup, steps=1000, probes=["residual_spectrum"], every=20)
 shares = run.probes["residual_spectrum"][0]
-plt.stackplot(
-    run.step, shares[:, :6].T, labels=[f"{10.0**-k:g} to {10.0 ** (-k - 1):g}" for k in range(6)]
-)
-plt.legend(title="eigenvalue / largest", loc="center right", frameon=True, fontsize=7)
+names = [f"{10.0**-k:g} to {10.0 ** (-k - 1):g}" for k in range(6)]
+plt.stackplot(run.step, shares[:, :6].T, labels=names, colors=plt.cm.viridis(np.arange(6) / 5.5))
+plt.legend(title="eigenvalue / largest", loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
 plt.xlabel("step"), plt.ylabel("share of the squared residual"), plt.margins(0)
