@@ -52,7 +52,7 @@ def test_scattered_sums_contain_the_exact_ones():
     )
     for _ in range(50):
         x, y = (rng.normal(size=5) * 10.0 ** rng.integers(-12, 12, 5) for _ in range(2))
-        (found,) = enclosed(closed, [x, y])
+        (found,) = enclosed(closed, [x, y]).values
         exactly = [Fraction(v) for v in x]
         for place, v in zip([1, 1, 0, 1, 3], y, strict=True):
             exactly[place] += Fraction(v)
@@ -79,7 +79,7 @@ def test_enclosures_contain_the_value_at_60_digits(size):
     for _ in range(8):
         x, W = rng.normal(size=(3, 4)), size * rng.normal(size=(4, 4))
         closed = jax.make_jaxpr(some_formula)(x, W)
-        found = enclosed(closed, [x, W])
+        found = enclosed(closed, [x, W]).values
         exactly = digits.evaluate(closed.jaxpr, closed.consts, [digits.exact(x), digits.exact(W)])
         for interval, value in zip(found, exactly, strict=True):
             for low, high, true in zip(
@@ -98,7 +98,7 @@ def test_an_open_comparison_selects_both_branches_and_a_choice_is_exact():
 
     x = np.array([0.1, 0.2, 0.3, -0.6])
     closed = jax.make_jaxpr(formula)(x)
-    branch, choice, width = enclosed(closed, [x])
+    branch, choice, width = enclosed(closed, [x]).values
     assert (float(branch.low), float(branch.high)) == (-1.0, 1.0)
     assert float(choice.low) == float(choice.high)
     assert 0 < float(width.low) < 1e-14
@@ -116,7 +116,7 @@ def test_an_open_comparison_selects_both_branches_and_a_choice_is_exact():
 def test_what_vanishes_by_underflow_is_not_called_zero(function, value):
     """|x| at 1e-200 was [0, 0], so that features of that size counted as none at all."""
     x = np.array([value])
-    (found,) = enclosed(jax.make_jaxpr(function)(x), [x])
+    (found,) = enclosed(jax.make_jaxpr(function)(x), [x]).values
     low, high = np.ravel(found.low)[0], np.ravel(found.high)[0]
     if value == -1e-200:
         assert low < 0 <= high

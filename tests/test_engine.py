@@ -1,5 +1,6 @@
 """The engine: what a run is does not depend on how, with whom, or in how many pieces it is run."""
 
+import re
 import threading
 from typing import ClassVar, NamedTuple
 
@@ -529,6 +530,40 @@ def test_a_theorem_of_the_user_s_is_a_function():
     never = Theorem("mine", "It falls.", "ours", falls, covers=lambda setting: False)
     with pytest.raises(InputError, match="mine does not cover this model"):
         certify(train(made()), never)
+
+
+def test_what_has_no_enclosure_stays_unresolved_and_is_named():
+    def largest(setup, run):
+        """One line by a sort, one without."""
+        weights = jnp.sort(jnp.abs(setup.params0.w).ravel())
+        return sh.Certificate(
+            hypotheses={
+                "by a sort": sh.Inequality(weights[-1], 1e6),
+                "without": sh.Inequality(jnp.sum(setup.params0.w**2), 1e6),
+            },
+            conclusions={},
+        )
+
+    found = certify(train(paper_setup(toy_paper.PAPER, {})), largest)
+    assert found.verdict == "unresolved"
+    lines = {line["name"]: line["holds"] for line in found.to_json()["results"][0]["hypotheses"]}
+    assert lines == {"by a sort": None, "without": True}
+    (where,) = found.to_json()["results"][0]["without_rule"]
+    assert re.fullmatch(r"'sort' \(test_engine\.py:\d+\)", where)
+    assert f"Cannot enclose {where}" in " ".join(repr(found).split())
+
+
+def test_an_index_that_is_not_known_leaves_every_line_open():
+    def by_place(setup, run):
+        """A weight at the place of the largest one."""
+        w = setup.params0.w.ravel()
+        at = jnp.argmax(w)
+        lines = {"there": sh.Inequality(w[at], 1e6), "elsewhere": sh.Inequality(0.0, 1.0)}
+        return sh.Certificate(hypotheses=lines, conclusions={})
+
+    found = certify(train(paper_setup(toy_paper.PAPER, {})), by_place)
+    assert found.verdict == "unresolved"
+    assert "'argmax'" in found.to_json()["results"][0]["without_rule"][0]
 
 
 def test_a_tampered_run_is_noticed():

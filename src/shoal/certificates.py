@@ -1,5 +1,6 @@
 """A theorem compared with a run: what it assumes, what it concludes, and the verdict."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -97,6 +98,7 @@ class Certificate(NamedTuple):
     The rates are shares of the risk lost per step (per unit of time for a flow), the theorem's
     guarantee and what the run did; NaN if the theorem says nothing about a rate. ``curves`` are
     drawn beside the risk, by name: a bound, or the exact curve; one number for each record.
+    ``without_rule`` names the primitives that `certify` could not enclose.
     """
 
     hypotheses: dict[str, Inequality]
@@ -105,6 +107,7 @@ class Certificate(NamedTuple):
     predicted_rate: Float[Array, ""] | float = float("nan")
     measured_rate: Float[Array, ""] | float = float("nan")
     curves: dict[str, Any] = {}  # noqa: RUF012
+    without_rule: tuple[str, ...] = ()
 
 
 class Verdict(StrEnum):
@@ -259,3 +262,11 @@ def verdict(certificate: Certificate, rtol: float = RTOL) -> Verdict:
 def share_lost(risk: Float[Array, " T"], steps: Int[Array, ""] | int) -> Float[Array, ""]:
     r"""Average share of the risk lost per step, $1-(\ell_T/\ell_0)^{1/T}$."""
     return 1 - (risk[-1] / risk[0]) ** (1 / steps)
+
+
+def undecided_words(names: list[str], without_rule: Sequence[str]) -> str:
+    """Why some lines of a certificate stay open."""
+    lines = "; ".join(names)
+    if without_rule:
+        return f"Cannot enclose {', '.join(without_rule)}, for want of a rule. Open: {lines}."
+    return f"float64 cannot tell: {lines}."

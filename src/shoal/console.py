@@ -22,6 +22,7 @@ from shoal.certificates import (
     Verdict,
     is_condition,
     readings,
+    undecided_words,
     verdict,
 )
 from shoal.diagnostics.data import DataReport
@@ -245,7 +246,7 @@ def certificates_parts(found: Certificates) -> Iterator[Any]:
         yield _readings(hypotheses, "hypothesis")
         yield _readings(conclusions, "conclusion, at its tightest recorded step")
         yield _rates(certificate, unit)
-        yield f"{escape(explain(outcome, hypotheses, conclusions))}\n"
+        yield f"{escape(explain(certificate))}\n"
     if len(found) > MANY:
         yield f"all {len(found)} seeds: {counts_text(found.verdicts)}"
 
@@ -255,8 +256,9 @@ def counts_text(verdicts: list[str]) -> str:
     return ", ".join(f"{verdicts.count(v)} {coloured(v)}" for v in Verdict if v in verdicts)
 
 
-def explain(outcome: Verdict, hypotheses: list[Reading], conclusions: list[Reading]) -> str:
+def explain(certificate: Certificate) -> str:
     """A verdict as a sentence."""
+    (hypotheses, conclusions), outcome = readings(certificate), verdict(certificate)
     failed = [line.name for line in hypotheses if line.holds is False]
     broken = [line.name for line in conclusions if line.holds is False]
     lines = (*hypotheses, *conclusions)
@@ -267,7 +269,7 @@ def explain(outcome: Verdict, hypotheses: list[Reading], conclusions: list[Readi
         f"converge. Failed: {'; '.join(failed)}.",
         Verdict.VIOLATED: "The hypotheses hold, but the run breaks what they imply: "
         f"{'; '.join(broken)}. Either the record is wrong or the theorem is.",
-        Verdict.UNRESOLVED: f"float64 cannot tell: {'; '.join(open_)}.",
+        Verdict.UNRESOLVED: undecided_words(open_, certificate.without_rule),
     }[outcome]
 
 

@@ -205,7 +205,7 @@ def certify(
     """Check a theorem against a run: hypotheses, conclusions, margins, verdict.
 
     The verdict is 'holds', 'violated', 'not applicable' (a hypothesis fails: the theorem says
-    nothing, and the run may still converge) or 'unresolved' (float64 cannot tell). Unless a step
+    nothing, and the run may still converge) or 'unresolved' (rounding could decide). Unless a step
     size is given, the largest one that the theorem allows is used.
 
     Example: shoal certify wu2023.theorem_a --set width=40000 --set score_exponent=1

@@ -29,8 +29,7 @@ from shoal.models import predict
 from shoal.runtime import cores, in_float64, numpy_tree
 from shoal.theory.kernel_regime import predicted_residual
 from shoal.training import Trajectory, record, segment, spacing
-from shoal.verified.balls import Refusal
-from shoal.verified.enclose import NoRule, enclosed
+from shoal.verified.enclose import enclosed
 from shoal.verified.intervals import Interval, Truth
 
 CACHED = 2**17
@@ -383,7 +382,7 @@ def _with_ends(
 ) -> list[Any]:
     """Certificates with the ends that enclose their sides.
 
-    A theorem that uses what has no enclosure (a primitive without a rule) is judged by its floats.
+    What depends on a primitive without a rule has endless ends, which decide nothing.
     """
     runs = [(setup.one(i), jax.tree.map(lambda x, i=i: np.asarray(x)[i], seen))
             for i in range(setup.num_runs)]  # fmt: skip
@@ -392,14 +391,10 @@ def _with_ends(
     closed, tree = _traced(certificate, structure, shapes)
     done = []
     for one, arguments in zip(found, runs, strict=True):
-        try:
-            values = enclosed(closed, jax.tree.leaves(arguments))
-        except NoRule:
-            return found
-        except Refusal:
-            values = [None] * tree.num_leaves
+        values, without_rule = enclosed(closed, jax.tree.leaves(arguments))
         ends = [_Leaf(value) for value in values]
-        done.append(_merged(one, jax.tree.unflatten(tree, ends)))
+        merged = _merged(one, jax.tree.unflatten(tree, ends))
+        done.append(merged._replace(without_rule=without_rule))
     return done
 
 
@@ -419,12 +414,12 @@ class _Leaf:
     """An enclosure as a leaf of a tree."""
 
     def __init__(self, value: Any) -> None:
-        """None is not known at all."""
+        """Truth counts as 0 and 1; a whole number is exact."""
         if isinstance(value, Truth):
             value = Interval(value.sure * 1.0, value.possible * 1.0)
-        elif value is not None and not isinstance(value, Interval):
+        elif not isinstance(value, Interval):
             value = Interval(value * 1.0, value * 1.0)
-        self.ends = (-np.inf, np.inf) if value is None else tuple(value)
+        self.ends = tuple(value)
 
 
 def _merged(certificate: Any, ends: dict) -> Any:

@@ -125,6 +125,8 @@ def _certificate_json(seed: int, certificate: Certificate, *, curves: bool) -> d
         "predicted_rate": certificate.predicted_rate,
         "measured_rate": certificate.measured_rate,
     }
+    if certificate.without_rule:
+        found["without_rule"] = certificate.without_rule
     if curves and certificate.curves:
         found["curves"] = {
             name: {"at": (at := thinned(len(y), 400)), "y": np.asarray(y)[at]}

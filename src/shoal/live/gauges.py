@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shoal.certificates import is_condition
+from shoal.certificates import is_condition, undecided_words
 from shoal.diagnostics import dynamics
 from shoal.errors import InputError
 from shoal.figures import thinned
@@ -100,7 +100,7 @@ def _words(result: dict[str, Any], failed: list[str], open_: list[str]) -> str:
     if failed:
         return _words_before(failed, open_)
     unsure = [line["name"] for line in result["conclusions"] if line["holds"] is None]
-    return f"float64 cannot tell: {'; '.join((*open_, *unsure))}."
+    return undecided_words([*open_, *unsure], result.get("without_rule", ()))
 
 
 # ------------------------------------------------------------------------------- marks of the step

@@ -5,12 +5,14 @@ real number which the formula denotes at the given floats. Comparisons that the 
 select both branches. Arguments are exact; a float constant in the formula that is not a multiple of
 2^-20 may have been rounded and is widened. Singular values and eigenvalues are verified
 (`spectra`). What `chosen` marks is a free choice: any value makes a true statement, so it is
-computed in floats and taken as it is.
+computed in floats and taken as it is. The result of a primitive without a rule is not known at all:
+the interval from -inf to inf.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,6 +21,7 @@ from jax.extend import core
 from shoal.verified import balls, intervals, spectra
 from shoal.verified.balls import Refusal
 from shoal.verified.intervals import Interval, Truth, point
+from shoal.verified.translate import source_line
 
 CHOSEN = "chosen_value"
 SPREAD = "enclosure_width"
@@ -52,10 +55,47 @@ def enclosure_width(value: Any) -> Any:
     return jax.numpy.zeros_like(value)
 
 
-def enclosed(closed: Any, args: list[Any]) -> list[Value]:
+class _UnderWay:
+    """Primitives without a rule that an evaluation met, and the equations that it is inside of."""
+
+    def __init__(self) -> None:
+        self.without_rule: dict[str, None] = {}
+        self.inside: list[Any] = []
+
+    def note(self, name: str) -> None:
+        """Note a primitive without a rule, with the innermost line of source that is known."""
+        place = next(filter(None, map(source_line, reversed(self.inside))), "")
+        self.without_rule[f"{name} ({place})" if place else name] = None
+
+
+_UNDER_WAY: ContextVar[_UnderWay] = ContextVar("under_way")
+
+
+class Enclosed(NamedTuple):
+    """Enclosures of the outputs of a formula, and which of its primitives had no rule."""
+
+    values: list[Value]
+    without_rule: tuple[str, ...]  # Such as "'sort' (my.py:12)".
+
+
+def enclosed(closed: Any, args: list[Any]) -> Enclosed:
     """Enclose the outputs of a closed jaxpr at exact arguments."""
-    with np.errstate(all="ignore"):
-        return _evaluate(closed.jaxpr, closed.consts, [_argument(x) for x in args])
+    under_way = _UnderWay()
+    token = _UNDER_WAY.set(under_way)
+    try:
+        with np.errstate(all="ignore"):
+            values = _evaluate(closed.jaxpr, closed.consts, [_argument(x) for x in args])
+    except Refusal:  # a loop whose end is open, an index that is not known
+        values = [_anything(v.aval) for v in closed.jaxpr.outvars]
+    finally:
+        _UNDER_WAY.reset(token)
+    return Enclosed(values, tuple(under_way.without_rule))
+
+
+def _anything(aval: Any) -> Value:
+    if aval.dtype == bool:
+        return Truth(np.zeros(aval.shape, bool), np.ones(aval.shape, bool))
+    return Interval(np.full(aval.shape, -np.inf), np.full(aval.shape, np.inf))
 
 
 def _argument(value: Any) -> Value:
@@ -77,7 +117,7 @@ def _constant(value: Any) -> Value:
 
 
 def _evaluate(jaxpr: Any, consts: Any, args: list[Value]) -> list[Value]:
-    needed = _needed(jaxpr)
+    needed, under_way = _needed(jaxpr), _UNDER_WAY.get()
     values: dict[Any, Value] = dict(zip(jaxpr.invars, args, strict=True))
     values |= dict(zip(jaxpr.constvars, map(_constant, consts), strict=True))
 
@@ -87,7 +127,16 @@ def _evaluate(jaxpr: Any, consts: Any, args: list[Value]) -> list[Value]:
     for equation, wanted in zip(jaxpr.eqns, needed, strict=True):
         if not wanted:
             continue
-        found = _applied(equation, [read(atom) for atom in equation.invars])
+        under_way.inside.append(equation)
+        try:
+            found = _applied(equation, [read(atom) for atom in equation.invars])
+        except NoRule as why:
+            under_way.note(str(why))
+            avals = [v.aval for v in equation.outvars]
+            if any(aval.dtype.kind in "iu" for aval in avals):
+                raise Refusal("a whole number is not known") from why
+            found = [_anything(aval) for aval in avals]
+        under_way.inside.pop()
         values |= dict(zip(equation.outvars, found, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
@@ -112,7 +161,7 @@ def _applied(equation: Any, given: list[Value]) -> list[Value]:
         several = equation.primitive.multiple_results
         return [np.asarray(x) for x in (found if several else [found])]
     if name not in RULES:
-        raise NoRule(f"no rule for the primitive {name!r}")
+        raise NoRule(repr(name))
     found = RULES[name](equation.params, *given)
     return found if isinstance(found, list) else [found]
 
@@ -273,7 +322,7 @@ _BIND = {"gather": jax.lax.gather_p.bind, "pad": jax.lax.pad_p.bind}
 
 def _scatter_add(params: dict[str, Any], a: Value, where: Any, b: Value) -> Value:
     if not (isinstance(a, Interval) and isinstance(b, Interval)):
-        raise NoRule("no rule for the primitive 'scatter-add' of whole numbers")
+        raise NoRule("'scatter-add' of whole numbers")
     bind = jax.lax.scatter_add_p.bind
     return intervals.scattered(lambda x, y: np.asarray(bind(x, where, y, **params)), a, b)
 
@@ -338,7 +387,7 @@ def _sum(params: dict[str, Any], a: Interval) -> Interval:
 def _cumulated(params: dict[str, Any], a: Value) -> Value:
     axis, parts = params["axis"], []
     if not isinstance(a, Interval) or params["reverse"]:
-        raise NoRule("no rule for this cumulated sum")
+        raise NoRule("'cumsum' backwards, or of whole numbers")
     for k in range(a.shape[axis]):
         part = _moved(functools.partial(np.take, indices=range(k + 1), axis=axis), a)
         parts.append(intervals.total(part, (axis,)))
@@ -403,7 +452,7 @@ def _spectrum(rule: Callable, a: Interval) -> Interval:
 
 def _svd(params: dict[str, Any], a: Interval) -> list[Value]:
     if params["compute_uv"]:
-        raise NoRule("singular vectors are not enclosed")
+        raise NoRule("'svd' with its vectors")
     return [_spectrum(spectra.singular_values, a)]
 
 
