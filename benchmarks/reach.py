@@ -21,6 +21,7 @@ from shoal.verified.balls import Refusal
 from shoal.verified.facts import facts, on_balls, second
 
 rng = np.random.default_rng(0)
+FRESH = rng.bit_generator.state  # every model draws from it, whichever others are asked for
 
 
 def normal(*shape, scale=1.0):
@@ -156,6 +157,7 @@ def visited(paper, **values):
 
 CASES |= {
     "tour, wu2023, width 100": (lambda: visited("wu2023", width=100), None, "theorem_a"),
+    "tour, wu2023, width 400": (lambda: visited("wu2023", width=400), None, "theorem_a"),
     "tour, song2024, softmax": (lambda: visited("song2024", kernel="softmax"), None, 0.5),
     "tour, song2024, Gaussian": (lambda: visited("song2024", kernel="gaussian"), None, 0.5),
     "tour, arda2026, no radius": (lambda: visited("arda2026", radius=None), None, None),
@@ -222,6 +224,7 @@ def looseness(setup, run):
 def main(names):
     for name in names:
         make, steps, step = CASES[name]
+        rng.bit_generator.state = FRESH
         try:
             setup = make()
             run = sh.train(setup, steps=steps, step_size=step, probes=[])

@@ -34,8 +34,8 @@ class Answer(NamedTuple):
 def absolute_target(target: str) -> str:
     """A target as every process can find it: a paper's key, or the absolute path of a file.
 
-    >>> absolute_target("wu2023"), absolute_target("/home/me/my.py:line")
-    ('wu2023', '/home/me/my.py:line')
+    >>> absolute_target("wu2023"), absolute_target("/data/my.py:line")
+    ('wu2023', '/data/my.py:line')
     """
     file, own, name = target.partition(".py")
     return f"{Path(file + own).resolve()}{name}" if own else target
