@@ -236,6 +236,7 @@ RULES = {
     "sin": lambda _, a: _each(mpmath.sin)(a), "cos": lambda _, a: _each(mpmath.cos)(a),
     "erf": lambda _, a: _each(mpmath.erf)(a), "sign": lambda _, a: _each(mpmath.sign)(a),
     "atan2": lambda _, a, b: _pair(mpmath.atan2)(a, b),
+    "atan": lambda _, a: _each(mpmath.atan)(a), "atanh": lambda _, a: _each(mpmath.atanh)(a),
     "max": lambda _, a, b: _pair(_largest)(a, b), "min": lambda _, a, b: _pair(_least)(a, b),
     "reduce_sum": lambda p, a: _fold(lambda x, y: x + y, a, p["axes"]),
     "reduce_max": lambda p, a: _fold(_largest, a, p["axes"]),

@@ -126,6 +126,72 @@ def test_what_vanishes_by_underflow_is_not_called_zero(function, value):
         assert low <= 0 < high
 
 
+@in_float64
+def test_entries_that_are_replaced_branches_and_inverse_functions_are_enclosed():
+    def formula(x):
+        replaced = x.at[:, 0].set(jnp.arctan(x[0]))
+        return jnp.diagonal(replaced), jnp.arctanh(x / 4).sum(), replaced
+
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-1, 1, (3, 3))
+    closed = jax.make_jaxpr(formula)(x)
+    found = enclosed(closed, [x])
+    assert not found.without_rule
+    with digits.mpmath.workdps(60):
+        X = [[digits.mpmath.mpf(v) for v in row] for row in x.tolist()]
+        corner = [digits.mpmath.atan(v) for v in X[0]]
+        exactly = [corner[0], X[1][1], X[2][2]]
+        total = digits.mpmath.fsum(digits.mpmath.atanh(v / 4) for row in X for v in row)
+    diagonal, summed, replaced = found.values
+    for low, high, true in zip(diagonal.low, diagonal.high, exactly, strict=True):
+        assert low <= true <= high
+        assert high - low <= 1e-14
+    assert summed.low <= total <= summed.high
+    assert summed.high - summed.low < 1e-13
+    assert np.all(replaced.low[:, 1:] == x[:, 1:])
+    several = jax.make_jaxpr(lambda x: x.at[jnp.array([0, 0])].set(x[1:]))(x)
+    assert "may coincide" in enclosed(several, [x]).without_rule[0]
+    beyond = jax.make_jaxpr(jnp.arctanh)(x)
+    (open_,) = enclosed(beyond, [np.array([[2.0] * 3] * 3)]).values
+    assert np.all(open_.high == np.inf)
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-6])
+def test_eigenvectors_of_every_matrix_in_a_ball(spread):
+    rng = np.random.default_rng(2)
+    Q = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    A = Q @ np.diag(1 + spread * np.arange(4.0)) @ Q.T
+    A, rad = A / 2 + A.T / 2, spread * 1e-3 * rng.random((4, 4))
+    rad = rad + rad.T
+    low, high = spectra.eigenvectors(Ball(A, rad))
+    assert np.max(high - low) < 0.2
+    middle = np.linalg.eigh(A)[1]
+    for _ in range(50):
+        other = rng.uniform(-1, 1, A.shape)
+        V = np.linalg.eigh(A + rad * np.where(np.tri(4, dtype=bool), other, other.T))[1]
+        V = V * np.sign(np.sum(V * middle, axis=0))
+        assert np.all((low <= V) & (high >= V))
+    sharp = spectra.eigenvectors(exact(A))
+    with digits.mpmath.workdps(60):
+        values, V = digits.mpmath.eigsy(digits.mpmath.matrix(A.tolist()))
+        for k, column in enumerate(sorted(range(4), key=lambda k: values[k])):
+            sign = digits.mpmath.sign(sum(V[i, column] * middle[i, k] for i in range(4)))
+            assert all(sharp[0][i, k] <= sign * V[i, column] <= sharp[1][i, k] for i in range(4))
+    assert np.max(sharp[1] - sharp[0]) < 1e-12 / spread
+
+
+def test_equal_eigenvalues_leave_eigenvectors_open_but_a_diagonal_matrix_has_the_axes():
+    Q = np.linalg.qr(np.random.default_rng(4).normal(size=(3, 3)))[0]
+    twice = Q @ np.diag([1.0, 1.0, 2.0]) @ Q.T
+    low, high = spectra.eigenvectors(exact(twice / 2 + twice.T / 2))
+    assert np.all(low[:, :2] == -1)
+    assert np.all(high[:, :2] == 1)
+    assert np.max(high[:, 2] - low[:, 2]) < 1e-13
+    low, high = spectra.eigenvectors(exact(np.diag([2.0, 1.0, 2.0])))
+    assert np.array_equal(low, [[0, 1, 0], [1, 0, 0], [0, 0, 1]])
+    assert np.array_equal(low, high)
+
+
 def test_singular_values_of_every_matrix_in_a_ball():
     rng = np.random.default_rng(1)
     A, rad = rng.normal(size=(3, 40)), 1e-3 * rng.random((3, 40))

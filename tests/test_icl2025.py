@@ -243,8 +243,8 @@ def test_theorem_b_says_nothing_about_a_spectrum():
 
 
 def test_the_levels_are_those_that_the_authors_print():
-    law = sh.setup("icl2025").problem
-    found = in_float64(lambda: jax.tree.map(jnp.asarray, law).levels)()
+    setup = sh.setup("icl2025")
+    found = in_float64(lambda: 2 * setup.setting.rests(jax.tree.map(jnp.asarray, setup.problem)))()
     np.testing.assert_allclose(found, PRINTED, rtol=3e-8)
     expected = [1, 0.640579710145, 0.377372162975, 0.209804595408, 0.135995071598]
     np.testing.assert_allclose(found, expected, rtol=1e-11)
@@ -436,14 +436,16 @@ def test_settings_that_do_not_fit_are_refused():
 
 def test_theorems_about_products_are_about_every_two_layer_linear_network():
     rng = np.random.default_rng(5)
-    X, y = rng.standard_normal((12, 3)), rng.standard_normal(12)
+    signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * 3)).reshape(3, 8).T
+    X, y = signs * [1.0, 0.7, 0.5], rng.standard_normal(8)  # X'X is diagonal, so A* is a quotient
     start = {"v": 0.3 * rng.standard_normal(4), "W": 0.3 * rng.standard_normal((4, 3))}
     setup = sh.setup(lambda p, x: x @ p["W"].T @ p["v"], start, X, y, loss="mean_squares")
 
     def descends(setup, run):
-        root, optimum, best = products.square_form(
-            *(2 * jnp.asarray(t) / len(X) for t in (X.T @ X, X.T @ y, y @ y))
-        )
+        x, t = jnp.asarray(X), jnp.asarray(y)
+        optimum = x.T @ t / jnp.sum(x**2, axis=0)
+        best = jnp.mean((t - x @ optimum) ** 2)
+        root = jnp.sqrt(2 / len(x)) * x
         begun = products.Product(root, optimum, best, setup.params0["v"], setup.params0["W"])
         return products.descends(begun, setup, run)
 

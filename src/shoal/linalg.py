@@ -58,6 +58,17 @@ def eigensystem(A: Float[Array, "k k"]) -> tuple[Float[Array, " k"], Float[Array
     return _eigh(A.astype(jnp.float64))
 
 
+def principal_axes(S: Float[Array, "k k"]) -> tuple[Float[Array, " k"], Float[Array, "k k"]]:
+    """As `eigensystem`, the largest first; the largest entry of every eigenvector is positive.
+
+    >>> values, vectors = principal_axes(jnp.array([[1.0, 0.0], [0.0, 3.0]]))
+    >>> values.tolist(), vectors.tolist()
+    ([3.0, 1.0], [[0.0, 1.0], [1.0, 0.0]])
+    """
+    values, E = (x[..., ::-1] for x in eigensystem(S))
+    return values, E * jnp.where(jnp.max(E, axis=0) + jnp.min(E, axis=0) < 0, -1.0, 1.0)[None]
+
+
 def norm_op(A: Float[Array, "*shape"]) -> Float[Array, ""]:
     """Operator norm of a matrix, Euclidean norm of a vector."""
     return singular_values(A)[0] if A.ndim == 2 else norm_fro(A)

@@ -198,13 +198,16 @@ Statement = Claim | Check | Existence
 
 def make_claim(
     key: str, statement: str, measure: Measure, test: Criterion, *, source: str,
-    design: Design | None = None, control: Design | None = None,
+    design: Design | None = None, control: Design | None = None, control_why: str = "",
     controls: Iterable[Control] = (), why: str = "", **more: Any,
 ) -> Claim:  # fmt: skip
     """A claim, checked: it needs a reason for its limits and a negative control."""
     design = dict(getattr(measure, "design", {}) if design is None else design)
     change = getattr(measure, "changes", dict)
-    chosen = (*((Control(change(control)),) if control is not None else ()), *controls)
+    chosen = (
+        *((Control(dict(change(control)), why=control_why),) if control is not None else ()),
+        *controls,
+    )
     if not any(one.sort == "negative" for one in chosen):
         raise InputError(f"{key}: a claim needs a negative control, such as control={{...}}.")
     if wrong := [one.sort for one in chosen if one.sort not in SORTS]:

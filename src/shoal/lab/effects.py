@@ -7,6 +7,8 @@ found on a grid, a side that diverged. Such a number never helps a verdict by ac
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from shoal.errors import InputError
@@ -15,6 +17,7 @@ from shoal.evidence.sequences import EVERYWHERE, Interval
 from shoal.evidence.slopes import bend_interval, slope_interval
 from shoal.lab.claim import Design, Value
 from shoal.lab.study import Study
+from shoal.runtime import in_float64
 
 
 def points(values: Any) -> list[Interval]:
@@ -114,6 +117,13 @@ def drop_times(run: Any, share: float) -> np.ndarray:
     """When every seed's risk has lost a share of all that it loses in the run."""
     first, last = run.risk[:, 0], run.risk[:, -1]
     return first_times(run.step * run.step_size[0], run.risk, first - share * (first - last))
+
+
+@in_float64
+def rests(run: Any) -> np.ndarray:
+    """The risks near which training may rest, as the run's setting knows them."""
+    one = run.setup.one()
+    return np.asarray(one.setting.rests(jax.tree.map(jnp.asarray, one.problem)))
 
 
 def share_near(run: Any, levels: Any, within: float = 0.01) -> np.ndarray:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from shoal.errors import InputError
 from shoal.figures import Figure
+from shoal.lab import effects
 from shoal.lab.claim import (
     Check,
     Claim,
@@ -31,6 +32,7 @@ from shoal.lab.setting import OURS, PAPER, SUMMARY, Setting
 from shoal.lab.setup import Setup, paper_setup
 from shoal.lab.study import Study, study_figure
 from shoal.lab.theorem import KERNEL_REGIME, Theorem, named_theorem
+from shoal.lab.visit import compared
 
 
 class PaperFigure(NamedTuple):
@@ -108,6 +110,22 @@ class Paper:
 
         return add
 
+    def theorem_about(
+        self, start: Callable[[Setup], Any], key: str, statement: str,
+        conclusion: Callable[[Any, Setup, Any], Any], **how: Any,
+    ) -> None:  # fmt: skip
+        """Register a general theorem, ``(start, setup, run) -> Certificate``, under a key.
+
+        ``start(setup)`` is what it is about, such as a product of the setup's weights; ``how`` is
+        as in `theorem`.
+        """
+
+        def certificate(setup: Setup, run: Any) -> Any:
+            return conclusion(start(setup), setup, run)
+
+        certificate.__name__ = key
+        self.theorem(statement=statement, **how)(certificate)
+
     def claim(
         self, key: str, statement: str, measure: Measure, test: Criterion, *, source: str = OURS,
         control: Design | None = None, **more: Any,
@@ -116,7 +134,8 @@ class Paper:
 
         ``measure(design, seeds)`` returns the effect of every seed; `per_doubling`, `power_law`,
         `compared` and `measured` make one from a study. ``control`` changes the design so that the
-        claim is false. ``more`` are ``design``, ``controls``, ``why`` and the fields of `Claim`.
+        claim is false, and ``control_why`` says why. ``more`` are ``design``, ``controls``,
+        ``why`` and the fields of `Claim`.
         """
         require_provenance(source)
         key = f"{self.key}.{key}"
@@ -124,6 +143,22 @@ class Paper:
         made = make_claim(key, statement, measure, test, **more)
         self.claims.append(made)
         return made
+
+    def study_claim(
+        self, key: str, statement: str, statistic: Callable[[Any], Any], test: Criterion,
+        values: Mapping[str, Any], *, how: Callable[..., effects.StudyMeasure] = effects.measured,
+        grid: Mapping[str, Any] | None = None, probes: Iterable[str] = (), setting: str = "",
+        **more: Any,
+    ) -> Claim:  # fmt: skip
+        """Register a claim about runs of the paper's own setting (`claim` has the rest).
+
+        ``statistic(run)`` gives one number for every seed, ``values`` are settings that stay and
+        ``grid`` those that vary; ``how`` makes one number of all points: `measured`, `compared`,
+        `per_doubling` or `power_law`.
+        """
+        study = Study(self.setting, grid=grid, probes=probes, **values)
+        words = "; ".join(filter(None, (setting, f"{dict(values)}")))
+        return self.claim(key, statement, how(study, statistic), test, setting=words, **more)
 
     def check(self, key: str, statement: str, *, test: str, tolerance: str, source: str) -> None:
         """List a statement that is true by algebra, and the test that holds it."""
@@ -171,6 +206,14 @@ class Paper:
             return add
         words, names = title or key, tuple(probes)
         return add(lambda full: study_figure(key, words, study, names, full=full, theorem=theorem))
+
+    def visit_by_theorems(
+        self, title: str, shared: Mapping[str, Any],
+        cases: Iterable[tuple[Mapping[str, Any], str]], words: str, *, about: str,
+    ) -> None:  # fmt: skip
+        """Let `shoal tour` show short runs, each compared with a theorem (`visit.compared`)."""
+        cases = tuple(cases)
+        self.visit = functools.partial(compared, self, title, shared, cases, words, about=about)
 
     def setup(self, values: Mapping[str, Any], **how: Any) -> Setup:
         """The setup that a user's words describe (`paper_setup`)."""

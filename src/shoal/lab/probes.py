@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from shoal.diagnostics import dynamics, kernels
 from shoal.errors import InputError, nearest
@@ -40,6 +41,7 @@ SENTENCES = {
     "kernel_share": "Share of each block in the trace of the tangent kernel.",
     "kernel_drift": "Change of the tangent kernel since the start, relative (Frobenius norm).",
     "kernel_distance": "Change of the tangent kernel since the start (operator norm).",
+    "plateau": "Which of the known rests of training (0, 1, ..) is nearest to the risk.",
     "test_risk": "Risk on held-out data.",
     ITERATES: "The trained blocks themselves.",
 }
@@ -64,6 +66,8 @@ def generic_probes(setup: Setup) -> dict[str, Any]:
         found["stationarity"] = lambda params: dynamics.stationarity(
             risk, floor, train=train, scale=risk(setup.params0)
         )(params)
+    if (rests := setup.setting.rests(setup.problem)) is not None:
+        found["plateau"] = lambda params: jnp.argmin(jnp.abs(rests - risk(params)))
     if setup.has_samples:
         found |= _sample_probes(setup)
     if setup.held_out is not None:

@@ -24,6 +24,7 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 import jax
@@ -73,22 +74,6 @@ def _names(text: str) -> str:
 
 Names = Annotated[str, AfterValidator(_names)]
 """Names separated by commas, such as ``W_Q,W_K``."""
-
-
-def positive_numbers(name: str, text: str, count: int, words: Iterable[str] = ()) -> np.ndarray:
-    """So many positive numbers separated by commas, given for a setting that also takes words.
-
-    >>> positive_numbers("spectrum", "0.6,0.4", 2).tolist()
-    [0.6, 0.4]
-    """
-    try:
-        found = np.array(text.split(","), float)
-    except ValueError:
-        found = np.zeros(1)
-    if not (len(found) == count and np.all(np.isfinite(found) & (found > 0))):
-        known = "".join(f"{word}, " for word in words) + ("or " if words else "")
-        raise InputError(f"{name}={text}: expected {known}{count} positive numbers like 0.6,0.4.")
-    return found
 
 
 def _three(value: Any) -> tuple[float, float, float]:
@@ -226,9 +211,37 @@ class Setting:
         """A lower bound of the risk over the trained blocks, as a function of params, or None."""
         return None
 
+    def rests(self, problem: Any) -> Any:  # noqa: ARG002
+        """Known risks of saddles, decreasing, near which training may rest; or None."""
+        return None
+
     def probes(self, setup: "Setup") -> dict[str, Any]:  # noqa: ARG002
         """The paper's own probes: functions of the parameters, by name."""
         return {}
+
+    def numbers(
+        self, name: str, count: int, words: Mapping[str, Any] = MappingProxyType({})
+    ) -> np.ndarray:
+        """So many positive numbers, which a field gives as 0.6,0.4 or by a word for them.
+
+        >>> class Tokens(Setting):
+        ...     spectrum: str = "0.6,0.4"
+        >>> Tokens().numbers("spectrum", 2).tolist()
+        [0.6, 0.4]
+        >>> Tokens(spectrum="white").numbers("spectrum", 2, {"white": np.ones(2)}).tolist()
+        [1.0, 1.0]
+        """
+        if (text := getattr(self, name)) in words:
+            return words[text]
+        try:
+            found = np.array(text.split(","), float)
+        except ValueError:
+            found = np.zeros(1)
+        if not (len(found) == count and np.all(np.isfinite(found) & (found > 0))):
+            known = "".join(f"{word}, " for word in words) + ("or " if words else "")
+            wanted = f"{known}{count} positive numbers like 0.6,0.4."
+            raise InputError(f"{name}={text}: expected {wanted}")
+        return found
 
     def complete(self) -> Self:
         """Fill in what follows from other settings, and refuse what does not fit together."""

@@ -9,7 +9,6 @@ Proofs: docs/theory/icl2025.md. What holds for any quadratic of a product is in 
 """
 # ruff: noqa: D102, D103 (a method that overrides one of Setting is described there)
 
-import functools
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -17,11 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import shoal as sh
-from shoal.lab.effects import drop_times, first_times, middle_times, share_near
+from shoal import inits
+from shoal.lab.effects import drop_times, first_times, middle_times, rests, share_near
 from shoal.lab.paper import WidthPlan
-from shoal.lab.setting import positive_numbers
-from shoal.lab.visit import compared
-from shoal.runtime import in_float64
+from shoal.linalg import principal_axes
 from shoal.theory import products, staircase
 
 
@@ -37,22 +35,10 @@ class Law(NamedTuple):
     y: Any = None
 
     @property
-    def basis(self):
-        """Eigenvectors of the tokens, the largest eigenvalue first; the largest entry positive."""
-        E = jnp.linalg.eigh(self.Lambda)[1][:, ::-1]
-        return E * jnp.sign(E[jnp.argmax(jnp.abs(E), axis=0), jnp.arange(len(E))])[None]
-
-    @property
-    def gammas(self):
-        """The tokens' eigenvalues, largest first, and gamma_d: the optimal A has 1 / gamma_d."""
-        lam = jnp.linalg.eigvalsh(self.Lambda)[::-1]
-        return lam, (1 + 1 / self.context) * lam + lam.sum() / self.context
-
-    @property
-    def levels(self):
-        """L = 2 risk of the best A of rank m, for m = 0 to D: where training rests."""
-        lam, gamma = self.gammas
-        return lam.sum() - jnp.concatenate([jnp.zeros(1), jnp.cumsum(lam**2 / gamma)])
+    def axes(self):
+        """The tokens' eigenvalues, largest first, gamma_d (A* has 1 / gamma_d), and axes."""
+        lam, E = principal_axes(self.Lambda)
+        return lam, (1 + 1 / self.context) * lam + lam.sum() / self.context, E
 
 
 def law(Lambda, N, X=None, y=None):
@@ -94,16 +80,14 @@ class InContext(sh.Setting):
         "A": "The matrix A of the prediction, in the eigenbasis of the tokens.",
         "A_off": "Frobenius norm of A off the diagonal of that basis.",
         "imbalance": "What flow conserves: |vv' - WW'| (merged) or the largest |v^2 - |K|^2|.",
-        "plateau": "The m whose rank-m optimum is nearest to the risk.",
     }
 
     def eigenvalues(self):
         """Eigenvalues of the tokens' covariance, decreasing."""
-        D, words = self.dim, self.spectrum
+        D = self.dim
         named = {"linear": 2 * np.arange(D, 0, -1) / (D * (D + 1)), "white": np.ones(D)}
         named["white_trace"] = named["white"] / D
-        own = words not in named and positive_numbers("spectrum", words, D, named)
-        return np.sort(named.get(words, own))[::-1]
+        return np.sort(self.numbers("spectrum", D, named))[::-1]
 
     def complete(self):
         self.eigenvalues()
@@ -130,7 +114,7 @@ class InContext(sh.Setting):
 
     def weights(self, key):
         (H, *_), D, s = self.params()["v"], self.dim, self.scale
-        merged, spec = "merged" in self.attention, sorted(self.spec().items())
+        merged = "merged" in self.attention
         if self.init in ("aligned", "zfb") and not merged:  # head d on eigenvector d; others zero
             rows = jnp.zeros((H, self.rank, D)).at[:, 0].set(s * jnp.eye(H, D))
             return {"v": s * (jnp.arange(H) < D), "K": rows, "Q": rows}
@@ -142,8 +126,7 @@ class InContext(sh.Setting):
         size = s if self.init == "gaussian" else s * self.context ** (1 / 2 if merged else 1 / 3)
         rows = (H * self.rank * (D + 1)) ** -0.5
         small = {"v": H**-0.5 / (D + 1), "K": rows, "Q": rows} if self.init == "head" else {}
-        drawn = zip(spec, jax.random.split(key, len(spec)), strict=True)
-        return {n: size * small.get(n, 1.0) * jax.random.normal(k, x.shape) for (n, x), k in drawn}
+        return {n: size * small.get(n, 1.0) * x for n, x in inits.ntk(key, self.spec()).items()}
 
     def heads(self, params):
         U = params.get("U")
@@ -164,17 +147,21 @@ class InContext(sh.Setting):
     def lowest(self, problem):
         return 0.0 if "softmax" in self.attention else problem.best
 
+    def rests(self, problem):  # the best A of rank m, for m = 0 to D
+        lam, gamma, _ = problem.axes
+        return (lam.sum() - jnp.concatenate([jnp.zeros(1), jnp.cumsum(lam**2 / gamma)])) / 2
+
     def floor(self, setup):
         ranks = self.dim if "merged" in self.attention else (self.num_heads or 1) * self.rank
-        low = setup.problem.levels[min(ranks, self.dim)] / 2
+        low = self.rests(setup.problem)[min(ranks, self.dim)]
         return (lambda _: low) if self.risk == "population" else None
 
     def default_step(self, setup):
-        q = products.quadratic(setup.problem.root, setup.problem.optimum.ravel())
+        q = products.quadratic(setup.problem.root, setup.problem.optimum)
         return 0.25 / (q.h * q.optimum)  # half of 1 / sharpness where one merged head is done
 
     def probes(self, setup):
-        E, steps, off = setup.problem.basis, setup.problem.levels / 2, 1 - jnp.eye(self.dim)
+        E, off = setup.problem.axes[2], 1 - jnp.eye(self.dim)
 
         def imbalance(p):
             if "U" in p:
@@ -182,8 +169,7 @@ class InContext(sh.Setting):
             return jnp.max(jnp.abs(p["v"] ** 2 - jnp.sum(p["K"] ** 2, axis=(1, 2))))
 
         return {"A": lambda p: E.T @ self.total(p) @ E, "imbalance": imbalance,
-                "A_off": lambda p: jnp.linalg.norm(off * (E.T @ self.total(p) @ E)),
-                "plateau": lambda p: jnp.argmin(jnp.abs(steps - setup.risk(p)))}  # fmt: skip
+                "A_off": lambda p: jnp.linalg.norm(off * (E.T @ self.total(p) @ E))}  # fmt: skip
 
 
 PAPER = sh.Paper(
@@ -197,77 +183,62 @@ PAPER = sh.Paper(
 )  # fmt: skip
 
 SAID, ZSLS, BOTH = "paper, as summarised", "paper (ZSLS, abstract)", ("flow", "gd")
-SOURCE = "ours; proof in docs/theory/icl2025.md"
+OURS = "ours; proof in docs/theory/icl2025.md"
 MERGED, SEPARATE = ({"attention": kind, "risk": "population"} for kind in ("merged", "separate"))
 
 
 def two(setup):
     """The start of merged heads, as a product of two."""
-    law, v = setup.problem, setup.params0["v"]
-    rows = setup.params0["U"].reshape(len(v), -1)
-    return products.Product(law.root, law.optimum.ravel(), law.best, v, rows)
+    law, p = setup.problem, setup.params0
+    return products.product(law.root, law.optimum, law.best, p["v"], p["U"])
 
 
 def three(setup):
     """The start of separate heads, as a product of three."""
     law, p = setup.problem, setup.params0
-    (lam, gamma), rows = law.gammas, (p["K"] @ law.basis, p["Q"] @ law.basis)
-    return staircase.Triple(lam * gamma, lam, gamma, law.best, p["v"], *rows)
+    lam, gamma, E = law.axes
+    return staircase.Triple(lam * gamma, lam, gamma, law.best, p["v"], p["K"] @ E, p["Q"] @ E)
 
 
 @PAPER.theorem(method="flow", source=f"{SAID} (ZFB); proof and constants ours", covers=MERGED)
 def theorem_a(setup, run):
     """Gradient flow of merged attention: the risk falls to its optimum like exp(-mu t)."""
-    start, gamma = two(setup), setup.problem.gammas[1]
-    free = products.scale_free(start, setup.problem.basis, gamma)
-    found = products.flows(start, setup, run, free)
+    start, (_, gamma, E) = two(setup), setup.problem.axes
+    found = products.flows(start, setup, run, products.scale_free(start, E, gamma))
     published = {"ZFB ask for less than 2 of": start.v[0] ** 2 * gamma[0] * jnp.sqrt(len(gamma))}
     return found._replace(constants=found.constants | published)
 
 
-@PAPER.theorem(method=BOTH, source=f"{SAID} (ZSLS: one case); the rest ours", covers=MERGED)
-def theorem_b(setup, run):
-    """White tokens: the whole curve of merged attention is known, for flow and for descent."""
-    return products.follows(two(setup), setup, run)
+PAPER.theorem_about(two, "theorem_b",
+    "White tokens: the whole curve of merged attention is known, for flow and for descent.",
+    products.follows, method=BOTH, source=f"{SAID} (ZSLS: one case); the rest ours",
+    covers=MERGED)  # fmt: skip
 
 
 @PAPER.theorem(method="any", source=f"ours; the levels: {SAID} (ZSLS)", covers=SEPARATE)
 def theorem_c(setup, run):
     """Separate keys: with heads of total rank m no weights pass the best A of rank m."""
-    (H, R, D), L = setup.params0["K"].shape, setup.problem.levels
-    above = sh.Inequality(L[min(H * R, D)] / 2, run.risk, 1e-13 * L[0])
-    rests = {f"rest {i}": jnp.full(len(run.step), L[i] / 2) for i in range(min(H * R, D) + 1)}
-    constants = {f"L(M_{i})": L[i] for i in range(D + 1)}
-    return sh.Certificate({}, {"the risk stays above": above}, constants, curves=rests)
+    (H, R, D), rests = setup.params0["K"].shape, setup.setting.rests(setup.problem)
+    above = sh.Inequality(rests[min(H * R, D)], run.risk, 2e-13 * rests[0])
+    curves = {f"rest {i}": jnp.full(len(run.step), rests[i]) for i in range(min(H * R, D) + 1)}
+    constants = {f"L(M_{i})": 2 * rests[i] for i in range(D + 1)}
+    return sh.Certificate({}, {"the risk stays above": above}, constants, curves=curves)
 
 
-@PAPER.theorem(method=BOTH, source=SOURCE, covers=SEPARATE)
-def theorem_s(setup, run):
-    """One balanced head on every eigenvector: the whole staircase is known."""
-    return staircase.staircase(three(setup), setup, run)
-
-
-@PAPER.theorem(method="gd", probes=("gradient_norm", "imbalance"), source=SOURCE,
-               largest_step=lambda setup: two(setup).largest_step(),
-               covers={"attention": "merged"})  # fmt: skip
-def theorem_d(setup, run):
-    """Gradient descent of merged attention, any prompts: no step raises the risk."""
-    return products.descends(two(setup), setup, run)
-
-
-@PAPER.theorem(method="flow", probes=("distance",), source=SOURCE, covers=SEPARATE)
-def theorem_e(setup, run):
-    """Separate keys, once the risk is below the last plateau: flow converges at a rate."""
-    return staircase.after_last(three(setup), setup, run)
-
+PAPER.theorem_about(three, "theorem_s",
+    "One balanced head on every eigenvector: the whole staircase is known.",
+    staircase.staircase, method=BOTH, source=OURS, covers=SEPARATE)  # fmt: skip
+PAPER.theorem_about(two, "theorem_d",
+    "Gradient descent of merged attention, any prompts: no step raises the risk.",
+    products.descends, method="gd", probes=("gradient_norm", "imbalance"), source=OURS,
+    largest_step=lambda s: two(s).largest_step(), covers={"attention": "merged"})  # fmt: skip
+PAPER.theorem_about(three, "theorem_e",
+    "Separate keys, once the risk is below the last plateau: flow converges at a rate.",
+    staircase.after_last, method="flow", probes=("distance",), source=OURS,
+    covers=SEPARATE)  # fmt: skip
 
 DROP: Any = {"init": "2024", "num_heads": 8, "scale": 1e-6, "step_size": 0.062}
 SADDLES: Any = {"init": "2024", "attention": "separate", "scale": 0.01, "step_size": 0.39473}
-
-
-@in_float64
-def rests(run):
-    return np.asarray(jax.tree.map(jnp.asarray, run.setup.one().problem).levels) / 2
 
 
 def first_wait(run):
@@ -291,15 +262,12 @@ def above_linear(run):
     return np.log10(np.maximum(run.risk[:, -1] / run.setup.problem.best - 1, 1e-12))
 
 
-def claim(key, said, source, limit, why, statistic, values, control, because, *, how=sh.measured,
-          grid=None, probes=()):  # fmt: skip
+def claim(key, said, source, limit, why, statistic, values, control, because, **how):
     """A statement and its source; a limit, and why; what is measured, of which runs; a control."""
-    values = {"every": 10} | values
-    measure = how(sh.Study(InContext, grid=grid, probes=probes, **values), statistic)
-    known = sh.Control(measure.changes(control), why=because)
-    PAPER.claim(key, said, measure, limit, why=why, controls=[known], source=source, seconds=0.5,
-                assumptions=("float64",), fixed_problem="num_samples" not in values,
-                setting=f"dim 4, context 31, spectrum linear; {values}")  # fmt: skip
+    PAPER.study_claim(key, said, statistic, limit, {"every": 10} | values, why=why, source=source,
+                      control=control, control_why=because, assumptions=("float64",), seconds=0.5,
+                      setting="dim 4, context 31, spectrum linear",
+                      fixed_problem="num_samples" not in values, **how)  # fmt: skip
 
 
 claim("one_drop", "Merged attention learns in one abrupt drop: it takes less time than the wait.",
@@ -318,10 +286,9 @@ claim("components_in_order", "Components are learnt in the order of their eigenv
       {"spectrum": "white_trace"}, "equal eigenvalues: no order", probes=("A",))  # fmt: skip
 claim("separate_wait", "The first rest of separate attention lasts in proportion to 1 / scale.",
       "ours", sh.exponent(-1.1, -0.9, "exponent of the wait against the scale"),
-      "the rival is a logarithm, about -0.25 here",
-      first_wait, {"attention": "separate", "num_steps": 16000, "step_size": 0.4},
-      {"attention": "merged"}, "the logarithm",
-      how=sh.power_law, grid={"scale": (0.1, 0.04, 0.016, 0.00625)})  # fmt: skip
+      "the rival is a logarithm, about -0.25 here", first_wait,
+      {"attention": "separate", "num_steps": 16000, "step_size": 0.4}, {"attention": "merged"},
+      "the logarithm", how=sh.power_law, grid={"scale": (0.1, 0.04, 0.016, 0.00625)})  # fmt: skip
 claim("merged_wait", "The wait of merged attention grows like log(1 / scale) over |Lambda^2|.",
       "ours", sh.between(0.98, 1.02, "wait per factor e of 1 / scale, times |Lambda^2|"),
       "2 % is our margin", lambda run: -(0.0354**0.5) / np.log(2) * first_wait(run),
@@ -356,9 +323,9 @@ claim("one_softmax_head", "One softmax head ends more than 50 % above the best l
       "the number in the statement, log10 of 0.5", above_linear,
       {"attention": "softmax_merged", "num_heads": 1, "num_samples": 500, "step_size": 1.0,
        "num_steps": 800}, {"num_heads": 2}, "two heads of opposite sign can do better")  # fmt: skip
-PAPER.check("closed_form", "On white data the loss of merged attention is the published curve.",
-            test="tests/test_icl2025.py::test_white_curves", tolerance="1e-8",
-            source=SAID)  # fmt: skip
+PAPER.check(
+    "closed_form", "On white data the loss of merged attention is the published curve.",
+    test="tests/test_icl2025.py::test_white_curves", tolerance="1e-8", source=SAID)  # fmt: skip
 
 PAPER.figure("curves", "White tokens: the run and the exact curve",
     sh.Study(InContext, seeds=1, init="aligned", spectrum="white", step_size=0.05, num_steps=100,
@@ -373,8 +340,8 @@ PAPER.figure("softmax", "Softmax against linear attention",
     sh.Study(InContext, every=10, seeds=4, step_size=1.0, num_steps=600, num_heads=2,
              risk="empirical", num_samples=500,
              grid={"attention": ("merged", "softmax_merged")}))  # fmt: skip
-PAPER.visit = functools.partial(
-    compared, PAPER, "a curve that is known exactly",
+PAPER.visit_by_theorems(
+    "a curve that is known exactly",
     {"init": "aligned", "scale": 0.1, "step_size": 0.05, "num_steps": 120},
     [({"spectrum": "white"}, "theorem_b"), ({"spectrum": "linear"}, "theorem_b"),
      ({"spectrum": "linear", "attention": "separate"}, "theorem_s")],

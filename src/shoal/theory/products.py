@@ -25,13 +25,13 @@ class Quadratic(NamedTuple):
     depth: Any  # Risk at A = 0 above the optimum.
 
 
-def quadratic(root: Float[Array, "n n"], optimum: Float[Array, " n"]) -> Quadratic:
-    """The numbers of a quadratic.
+def quadratic(root: Float[Array, "m n"], optimum: Float[Array, "..."]) -> Quadratic:
+    """The numbers of a quadratic, whose variable may have any shape.
 
     >>> [float(x) for x in quadratic(jnp.diag(jnp.array([2.0, 1.0])), jnp.array([3.0, 0.0]))]
     [4.0, 1.0, 12.0, 3.0, 18.0]
     """
-    sigma, image = jnp.linalg.svd(root, compute_uv=False), root @ optimum
+    sigma, image = jnp.linalg.svd(root, compute_uv=False), root @ optimum.ravel()
     return Quadratic(
         sigma[0] ** 2, sigma[-1] ** 2, norm_fro(root.T @ image), norm_fro(optimum),
         0.5 * jnp.sum(image**2),
@@ -133,18 +133,28 @@ def aligned_flow(start: Isotropic, time: Float[Array, " T"]) -> Float[Array, " T
 
 
 def aligned_descent(start: Isotropic, eta: Scalar, every: int, records: int) -> Array:
-    """The length of A along gradient descent, exactly, at every ``every``-th step."""
+    """The length of A along gradient descent, exactly, at every ``every``-th step.
+
+    What is missing of |A*| has a recursion of its own: there an interval shrinks as it does.
+
+    >>> start = Isotropic(k=1.0, optimum=1.0, plus=jnp.array(0.5), minus=jnp.array(0.0))
+    >>> aligned_descent(start, 0.1, 1, 2).round(6).tolist()
+    [0.5, 0.55125]
+    """
     k, a, plus, minus = start
 
     def step(_: Any, now: Any) -> Any:
-        plus, minus = now
-        f = eta * k * (a - (plus - minus))
-        return plus * (1 + f) ** 2, minus * (1 - f) ** 2
+        plus, minus, missing = now
+        f = eta * k * missing
+        left = missing * (1 - 2 * eta * k * (plus + minus) - eta * k * f * (a - missing))
+        return plus * (1 + f) ** 2, minus * (1 - f) ** 2, left
 
     def record(now: Any, _: Any) -> Any:
-        return jax.lax.fori_loop(0, every, step, now), now[0] - now[1]
+        plus, minus, missing = now
+        length = jnp.where(missing < a / 2, a - missing, plus - minus)
+        return jax.lax.fori_loop(0, every, step, now), length
 
-    return jax.lax.scan(record, (plus, minus), None, length=records)[1]
+    return jax.lax.scan(record, (plus, minus, a - (plus - minus)), None, length=records)[1]
 
 
 def balanced_flow(k: Scalar, a: Scalar, r0: Scalar, cosine: Scalar, time: Array) -> Array:
@@ -165,7 +175,7 @@ def balanced_flow(k: Scalar, a: Scalar, r0: Scalar, cosine: Scalar, time: Array)
 class Product(NamedTuple):
     """A start: the quadratic as arrays, its optimum, and the weights of the product."""
 
-    root: Float[Array, "n n"]
+    root: Float[Array, "m n"]
     optimum: Float[Array, " n"]
     best: Scalar
     v: Float[Array, " H"]
@@ -181,6 +191,14 @@ class Product(NamedTuple):
         """The largest step of gradient descent that `descends` certifies."""
         q, excess, _, c = self.facts()
         return largest_step(q, excess, c, len(self.v))
+
+
+def product(
+    root: Float[Array, "m n"], optimum: Float[Array, "..."], best: Scalar,
+    v: Float[Array, " H"], W: Float[Array, "H ..."],
+) -> Product:  # fmt: skip
+    """A start whose optimum and rows of W may have any shape."""
+    return Product(root, optimum.ravel(), best, v, W.reshape(len(v), -1))
 
 
 def scale_free(start: Product, E: Float[Array, "d d"], gamma: Float[Array, " d"]) -> Scalar:

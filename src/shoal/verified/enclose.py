@@ -257,6 +257,13 @@ def _while(params: dict[str, Any], *given: Value) -> list[Value]:
         carry = tuple(_evaluate(body.jaxpr, body.consts, [*fixed, *carry]))
 
 
+def _cond(params: dict[str, Any], index: Any, *given: Value) -> list[Value]:
+    """The branch of a whole number, which is known exactly."""
+    branches = params["branches"]
+    chosen_one = branches[int(np.clip(index, 0, len(branches) - 1))]
+    return _evaluate(chosen_one.jaxpr, chosen_one.consts, list(given))
+
+
 # ---------------------------------------------------------------------------------- arrays
 
 
@@ -325,6 +332,18 @@ def _scatter_add(params: dict[str, Any], a: Value, where: Any, b: Value) -> Valu
         raise NoRule("'scatter-add' of whole numbers")
     bind = jax.lax.scatter_add_p.bind
     return intervals.scattered(lambda x, y: np.asarray(bind(x, where, y, **params)), a, b)
+
+
+def _scatter(params: dict[str, Any], a: Value, where: Any, b: Value) -> Value:
+    """Entries replaced by others; which one stays if there are several is open."""
+    if params["update_jaxpr"] is not None or not isinstance(a, Interval | Truth):
+        raise NoRule("'scatter' by a function, or of whole numbers")
+    if not params["unique_indices"]:
+        raise NoRule("'scatter' to places that may coincide")
+    bind = jax.lax.scatter_p.bind
+    low, high = (np.asarray(bind(x, where, y, **params)) for x, y in zip(a, b, strict=True))
+    sharp = isinstance(a, Interval) and a.exact and b.exact
+    return Interval(low, low) if sharp else type(a)(low, high)
 
 
 def _split(params: dict[str, Any], a: Value) -> list[Value]:
@@ -446,8 +465,8 @@ def _spectrum(rule: Callable, a: Interval) -> Interval:
     """The rule for every matrix of a batch."""
     flat = (x.reshape(-1, *a.shape[-2:]) for x in a)
     found = [rule(intervals.ball_of(Interval(*ends))) for ends in zip(*flat, strict=True)]
-    low, high = (np.stack([f[k] for f in found]).reshape(*a.shape[:-2], -1) for k in (0, 1))
-    return Interval(low, high)
+    ends = (np.stack([f[k] for f in found]) for k in (0, 1))
+    return Interval(*(x.reshape(*a.shape[:-2], *x.shape[1:]) for x in ends))
 
 
 def _svd(params: dict[str, Any], a: Interval) -> list[Value]:
@@ -457,9 +476,8 @@ def _svd(params: dict[str, Any], a: Interval) -> list[Value]:
 
 
 def _eigh(_: dict[str, Any], a: Interval) -> list[Value]:
-    """Eigenvectors have entries between -1 and 1, and nothing else is known; and eigenvalues."""
-    one = np.ones(a.shape)
-    return [Interval(-one, one), _spectrum(spectra.eigenvalues, a)]
+    """Eigenvectors, as far as eigenvalues are apart, and eigenvalues."""
+    return [_spectrum(spectra.eigenvectors, a), _spectrum(spectra.eigenvalues, a)]
 
 
 RULES: dict[str, Callable] = {
@@ -507,6 +525,7 @@ RULES: dict[str, Callable] = {
         list(parts), lambda xs: np.stack(xs, params.get("axis", 0))
     ),
     "gather": _by_jax("gather"),
+    "scatter": _scatter,
     "scatter-add": _scatter_add,
     "pad": _by_jax("pad"),
     "convert_element_type": _convert,
@@ -518,9 +537,10 @@ RULES: dict[str, Callable] = {
     "eigh": _eigh,
     "scan": _scan,
     "while": _while,
+    "cond": _cond,
 }
 RULES |= {name: _scalar(rule) for name, rule in intervals.FUNCTIONS.items()}
 RULES |= {name: _compared(name) for name in ("lt", "gt", "le", "ge", "eq", "ne")}
 CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "custom_vmap_call",
-         "remat", "checkpoint", "scan", "while")  # fmt: skip
-RULES |= dict.fromkeys(CALLS[:-2], _call)
+         "remat", "checkpoint", "scan", "while", "cond")  # fmt: skip
+RULES |= dict.fromkeys(CALLS[:-3], _call)

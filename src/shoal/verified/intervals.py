@@ -1,8 +1,8 @@
 r"""Intervals: two ends for every number, rounded outward.
 
 An interval stands for every real array between its ends, entry by entry; an end may be infinite.
-What is assumed of the machine is said in `balls` (A1 to A3); `pow` and `atan2` count among the
-functions of A3. A number that is not known at all is the interval from -inf to inf.
+What is assumed of the machine is said in `balls` (A1 to A3); `pow`, `atan`, `atan2` and `atanh`
+count among the functions of A3. A number that is not known at all is the interval from -inf to inf.
 """
 
 from collections.abc import Callable
@@ -315,6 +315,8 @@ FUNCTIONS = {
     "log1p": lambda a: _increasing(np.log1p)(
         Interval(np.maximum(a.low, -1.0), np.maximum(a.high, -1.0))
     ),
+    "atan": _increasing(np.arctan),
+    "atanh": lambda a: _increasing(np.arctanh)(Interval(*(np.clip(x, -1.0, 1.0) for x in a))),
     "tanh": _floored(_increasing(np.tanh), -1.0, 1.0),
     "logistic": _floored(_above_zero(_expit), 0.0, 1.0),
     "erf": _floored(_increasing(of_scipy("erf")), -1.0, 1.0),

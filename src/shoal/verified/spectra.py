@@ -210,3 +210,34 @@ def eigenvalues(matrix: Ball) -> tuple[np.ndarray, np.ndarray]:
     away = balls.norm(balls.sub(balls.exact(S), product))
     low, high = _around(values, 2 * a, up(away + extra))
     return np.maximum.accumulate(low), np.minimum.accumulate(high[::-1])[::-1]
+
+
+def eigenvectors(matrix: Ball) -> tuple[np.ndarray, np.ndarray]:
+    r"""Lower and upper bounds of unit eigenvectors (columns) of every symmetric matrix in a ball.
+
+    They belong to ascending eigenvalues, with the signs that LAPACK gives. If $|Av-tv|=r$ and all
+    other eigenvalues are further than $\delta$ from $t$, then a unit eigenvector is within
+    $\sqrt2r/\delta$ of a unit vector $v$ (Davis and Kahan); if they are not apart, nothing is known
+    of its entries but $[-1,1]$. An exactly diagonal matrix has the axes, also where eigenvalues are
+    equal.
+    """
+    mid, rad = matrix
+    size = len(mid)
+    finite = np.isfinite(mid).all() and np.isfinite(rad).all()
+    if finite and not rad.any() and np.array_equal(mid, np.diag(np.diag(mid))):
+        axes = np.eye(size)[:, np.argsort(np.diag(mid), kind="stable")]
+        return axes, axes
+    low, high = eigenvalues(matrix)
+    if not (finite and np.isfinite(low).all() and np.isfinite(high).all()):
+        return -np.ones((size, size)), np.ones((size, size))
+    values, V = np.linalg.eigh(mid / 2 + mid.T / 2)
+    guess, defect = balls.exact(V), _defect(V)
+    away = balls.sub(balls.dot(matrix, guess), balls.mul(guess, balls.exact(values[None])))
+    residual = np.array([balls.norm(Ball(*(x[:, k] for x in away))) for k in range(size)])
+    apart = np.maximum(low[None] - values[:, None], values[:, None] - high[None])
+    gap = balls.down(np.min(apart, axis=1, where=~np.eye(size, dtype=bool), initial=np.inf))
+    # a computed v has a norm within the defect of 1, and sqrt 2 / (1 - defect) is below 2
+    off = np.divide(2 * residual, gap, where=(gap > 0) & (defect < 0.25), out=np.full(size, 2.0))
+    reach = up(off + defect)[None]
+    low, high = np.nextafter(V - reach, -np.inf), np.nextafter(V + reach, np.inf)
+    return np.maximum(low, -1.0), np.minimum(high, 1.0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from shoal.evidence.rules import Effect
 from shoal.lab import effects
-from shoal.lab.claim import Control, Criterion, Design, above, below, exponent
+from shoal.lab.claim import Criterion, Design, above, below, exponent
 from shoal.lab.setting import OURS
 from shoal.lab.study import Plan
 from shoal.papers.arda2026 import experiments as ex
@@ -39,7 +39,7 @@ def claim(
 ) -> None:  # fmt: skip
     """Register a claim with one negative control; ``control_why`` says why it must fail."""
     settled: dict[str, Any] = {"setting": SETTING, "assumptions": ("float64",), "source": SAYS}
-    settled |= {"controls": [Control(dict(control), why=more.pop("control_why", ""))]} | more
+    settled |= {"control": control} | more
     PAPER.claim(key, statement, measure, test, design={"sizes": SIZES} | dict(design), **settled)
 
 

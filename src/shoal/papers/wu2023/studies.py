@@ -18,7 +18,7 @@ import numpy as np
 from shoal.evidence.rules import Effect
 from shoal.evidence.sequences import EVERYWHERE, Interval
 from shoal.lab import effects
-from shoal.lab.claim import Control, Criterion, Design, above, below, between, exponent
+from shoal.lab.claim import Criterion, Design, above, below, between, exponent
 from shoal.lab.engine import per_start
 from shoal.lab.run import Run
 from shoal.lab.setting import OURS, SUMMARY
@@ -74,9 +74,9 @@ def claim(
 ) -> None:  # fmt: skip
     """Register a claim at our sizes."""
     settled: dict[str, Any] = {"setting": SETTING, "assumptions": ("float64",), "seconds": 1.0}
-    settled |= {"controls": [Control(dict(control), why=more.pop("control_why", ""))]} | more
+    settled |= {"control": control} if "controls" not in more else {}
     whole = {"sizes": SIZES} | dict(design)
-    PAPER.claim(key, statement, measure, test, source=source, design=whole, **settled)
+    PAPER.claim(key, statement, measure, test, source=source, design=whole, **(settled | more))
 
 
 # ------------------------------------------------------------------------------------- convergence
