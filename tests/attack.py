@@ -44,6 +44,11 @@ def _layer_norm(x, eps=1e-5):
     return c / jnp.sqrt(jnp.mean(c**2, -1, keepdims=True) + eps)
 
 
+def _cut(s):
+    """Itself where it is below zero, as JAX's derivative says."""
+    return s + jax.lax.stop_gradient(jnp.minimum(s, 0) - s)
+
+
 def _bell(z):
     return jnp.exp(-jnp.sum(z * z, -1) / 2)
 
@@ -127,8 +132,16 @@ RULES = {
     "masked fill": Case(lambda a: jnp.where(np.eye(2, dtype=bool), a, 3.0) ** 3, (later(2, 2),)),
     "padding": Case(lambda a: jnp.pad(a, 1, constant_values=2.0) ** 2, (later(3),)),
     "overwritten": Case(lambda a, b: a.at[1].set(b) ** 3, ([1.0, 0.5], 0.7)),
+    "both conditions": Case(
+        lambda a: jnp.where((a > 0) & (a < 2), a, 3.0) ** 3, ([1.0, -1.0, 3.0],)),
+    "a mask by its value": Case(lambda a: jnp.where(a == -jnp.inf, 0.0, a) ** 3, ([1.0, -0.5],)),
+    "a mask by its kind": Case(lambda a: jnp.where(jnp.isfinite(a), a, 0.0) ** 3, ([1.0, -0.5],)),
+    "cut at zero": Case(lambda a: _cut(a[0] * a[1] - 2.0) ** 2, ([0.5, 0.8],)),
     "loop": Case(lambda a: jax.lax.scan(lambda c, x: (jnp.tanh(c + x), c), 0.1, a)[0][None],
                  ([0.2, -0.3, 0.5],)),
+    "loop over numbers": Case(
+        lambda a: jax.lax.scan(lambda c, x: (jnp.tanh(c * x), c), a, jnp.array([0.9, 1.1]))[0],
+        ([0.2, -0.3],)),
 }  # fmt: skip
 
 
@@ -197,11 +210,17 @@ MODELS = {
 CASES = RULES | MODELS
 
 
-def bounds(case, *, nodes=False):
-    """beta, L and K of a case on its balls."""
+def translated(case):
+    """The program of a case, and its weights."""
     weights = tuple(np.asarray(w, float) for w in case.weights)
     with jax.numpy_rank_promotion("allow"):
         made = program(lambda w, _, x: jnp.ravel(case.function(*w)) * x, weights, (), 1.0)
+    return made, weights
+
+
+def bounds(case, *, nodes=False):
+    """beta, L and K of a case on its balls."""
+    made, weights = translated(case)
     anchors = tuple(range(len(made.operations))) if nodes else ()
     moving = [n for n in anchors if made.operations[n].kind not in ("compare", "logic", "finite")]
     found = evaluate(made, list(weights), anchors=tuple(moving) if nodes else ())

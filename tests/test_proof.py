@@ -251,6 +251,19 @@ def test_what_the_theorems_are_not_about_is_refused():
         sh.prove(setup, 1e-9, through="scores")
 
 
+def test_a_derivative_of_jax_that_is_not_that_of_the_operations_is_refused(monkeypatch):
+    """A question about another model than the one that is trained."""
+    from shoal.lab import proof as module
+
+    right, y = module.question_of, np.asarray(network(START, X)) + 1e-3
+    other = sh.setup(lambda p, x: 1.0001 * network(p, x), START, X, y).one().astype("float64")
+    setup = sh.setup(network, START, X, y)
+    assert sh.prove(setup, 0.05).verdict == "converges"
+    monkeypatch.setattr(module, "question_of", lambda _, params, step: right(other, params, step))
+    with pytest.raises(InputError, match="not that of its operations"):
+        sh.prove(setup, 0.05)
+
+
 def test_a_run_that_was_edited_is_refused(run):
     import dataclasses
 

@@ -3,11 +3,14 @@
 Expected numbers were computed at 50 digits for the theory page, not by this code.
 """
 
+import inspect
+
 import numpy as np
 import pytest
 
 from questions import attention, kinked, network, product, ridge, trap
-from shoal.verified import balls, fate
+from shoal.verified import balls, fate, jets, through
+from shoal.verified.constants import constants
 from shoal.verified.decide import converges, decide, stuck
 from shoal.verified.facts import facts, gradient, hessian, on_balls, second, step_range
 from shoal.verified.fate import Range
@@ -36,6 +39,16 @@ def p1(question, radius, *, squares=None, order=2):
     return found, bound, fate.contraction(found.residual_norm, found.sigma, beta, L, h, radius)
 
 
+def by_jets(question, radius):
+    """beta, L and K as plain jets give them, before anything sharper is tried."""
+    found = facts(question)
+    parts = [
+        jets.bounds(made, centre.values, np.array([radius]), question.ratios, order=3).jet
+        for made, centre in zip(question.programs, found.centres, strict=True)
+    ]
+    return [float(x[0]) for x in constants(parts)]
+
+
 def test_e1_plain():
     found, bound, result = p1(product(), 0.075, order=3)
     is_near(found.residual_norm, 0.04)
@@ -51,6 +64,26 @@ def test_e1_plain():
     is_above(result.later_factor, 0.15097904, 3e-8)
     is_near(result.largest_residual, 0.043576162, 2e-8)
     assert result.holds
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("free - high * lip * r / 2", "free"),
+        ("1 - high * b * b / 2", "1 - high * b * b / 4"),
+        ("s * rho - lip * rho * rho / 2", "s * rho"),
+        ("1 - c * low * alpha * alpha", "1 - low * alpha * alpha"),
+        ("alpha = s - lip * rho", "alpha = s"),
+    ],
+)
+def test_p1_with_a_term_left_out_fails_e1(old, new, monkeypatch):
+    source = inspect.getsource(fate.contraction)
+    assert source.count(old) == 1
+    changed = dict(vars(fate))
+    exec(source.replace(old, new), changed)
+    monkeypatch.setattr(fate, "contraction", changed["contraction"])
+    with pytest.raises(AssertionError):
+        test_e1_plain()
 
 
 def test_e1_on_a_smaller_ball_is_not_proved():
@@ -90,6 +123,33 @@ E2 = [
     ((1.36, -0.03), 0.059683473, (0.055120579, None), (0.063215171, 0.88161228)),
     ((1.40, -0.03), 0.099683317, (0.052898734, None), (0.061381858, None)),
 ]
+
+
+def e2():
+    return network((1.34, -0.03))
+
+
+@pytest.mark.parametrize(
+    ("make", "radius", "expected"),
+    [
+        (e2, 0.01, (3.2787260, 4.3554174, 13.617127)),
+        (e2, 0.1, (3.5386309, 4.5349653, 14.437231)),
+        (attention, 0.07, (2.2668316, 3.1488619, 9.0286537)),
+    ],
+)
+def test_e2_and_e6_by_plain_jets(make, radius, expected):
+    for found, exact in zip(by_jets(make(), radius), expected, strict=True):
+        is_above(found, exact)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [(e2, (1.3003169, -0.030215291)), (attention, (1.1824255, 1.3208213)), (kinked, (1.0,))],
+)
+def test_outputs_of_e2_e5_and_e6(make, expected):
+    found = [centre.output.value for centre in facts(make()).centres]
+    assert np.concatenate([ball.mid for ball in found]) == pytest.approx(expected, rel=CLOSE)
+    assert max(ball.rad.max() for ball in found) < 1e-12
 
 
 @pytest.mark.parametrize(("y", "residual", "plain", "anchored"), E2)
@@ -215,6 +275,28 @@ def test_e7_is_stuck_through_the_product():
     assert (result.verdict, result.theorem) == ("stuck", "P3")
     assert result.risk.low <= 0.14463671 <= result.risk.high <= 0.1448 * (1 + 1e-9)
     is_above(result.constants["gradient"], 0.032, 1e-6)
+
+
+def test_e7_constants_of_the_program(monkeypatch):
+    monkeypatch.setattr(through, "RADII", np.array([0.05]))
+    question = ridge()
+    u = next(n for n, op in enumerate(question.programs[0].operations)
+             if op.kind == "mul" and op.inputs == (0, 1))  # fmt: skip
+    result = stuck_through(question, (u,), facts(question).risk)
+    found = result.constants
+    exact = {"a_u": 1.1161904, "b_u": 1.2161904, "L_u": 1.0, "gradient": 0.032}
+    for name, number in exact.items():
+        is_near(found[name], number)
+    # the page has the exact ends of G'' = 1 + 6 u^2 on the ball, the program a bound of G'''
+    m, m_bar = 1 + 6 * 0.539190481051547**2, 1 + 6 * 0.660809518948453**2
+    assert 0.9 * m < found["m"] <= m
+    assert m_bar <= found["m_bar"] < 1.1 * m_bar
+    assert found["Lambda"] >= 5.6065650
+    assert found["kappa"] <= 0.43934350
+    assert found["reach"] <= 0.024519550
+    assert 0.39912857 <= result.rate[0] < 1
+    assert result.risk.low <= 0.14461344
+    is_above(result.risk.high, 0.1448)
 
 
 def test_every_example_is_decided_as_the_page_says():

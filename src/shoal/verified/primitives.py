@@ -405,9 +405,9 @@ def _scan(to: "Translator", equation: Any, inputs: list[Any]) -> Any:
 
 def _slice_of(to: "Translator", x: Any, step: int) -> Any:
     if isinstance(x, np.ndarray):
-        return x[step]
+        return x[step, ...]
     index = np.arange(int(np.prod(x.shape))).reshape(x.shape)
-    return to.moved(x, index[step])
+    return to.moved(x, index[step, ...])
 
 
 def _stacked(to: "Translator", parts: list[Any]) -> Any:
