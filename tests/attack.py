@@ -15,6 +15,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from questions import program
+from shoal.activations import centred_softplus
 from shoal.verified import jets
 from shoal.verified.centre import evaluate
 from shoal.verified.constants import constants
@@ -79,6 +80,7 @@ RULES = {
     "softplus": Case(jax.nn.softplus, ([0.0],)),
     "softplus, right": Case(jax.nn.softplus, ([6.0],)),
     "softplus, bend": Case(jax.nn.softplus, ([1.317],)),
+    "centred softplus": Case(centred_softplus, ([0.0],)),
     "log of two exponentials": Case(jnp.logaddexp, ([0.3, 0.1], [0.0, 0.2])),
     "erf": Case(jax.lax.erf, ([0.0],)),
     "erf, bend": Case(jax.lax.erf, ([0.7071],)),
@@ -173,7 +175,7 @@ def _block_weights(s=0.5):
 
 
 def _smooth_leaky(x):
-    return 0.3 * x + 0.7 * (jax.nn.softplus(x) - np.log(2.0))
+    return 0.3 * x + 0.7 * centred_softplus(x)
 
 
 MODELS = {

@@ -238,7 +238,7 @@ static double ulps(vec (*f)(vec), long double (*exact)(long double), double low,
 
 static vec exp_of(vec x) { return exponential(x); }
 static vec tanh_of(vec x) { return tangent_h(x); }
-static vec log_of(vec x) { return log_above_one(x); }
+static vec log_of(vec x) { return log_of_one_and(x); }
 
 int main(int count, char **words)
 {
@@ -252,7 +252,7 @@ int main(int count, char **words)
     if (count > 1 && !strcmp(words[1], "ulps")) {
         const double far = DOUBLE ? 700 : 85;
         printf("%.3f %.3f %.3f\n", ulps(exp_of, expl, -far, far), ulps(tanh_of, tanhl, -5, 5),
-               ulps(log_of, log1pl, 0, 1));
+               ulps(log_of, log1pl, -0.5, 1));
         const REAL odd[] = {-INFINITY, INFINITY, NAN, 0};
         for (int k = 0; k < 4; k++) printf("%g ", (double)exp_of((vec){} + odd[k])[0]);
         return 0;

@@ -12,6 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 import shoal as sh
 from shoal import check
+from shoal.activations import centred_softplus
 from shoal.disk.proofs import digest, seal
 
 rng = np.random.default_rng(5)
@@ -48,7 +49,7 @@ def network(activation):
 def others(z):
     """Functions that a proof on disk writes as others."""
     square = 1 + z * z
-    near = jnp.cos(z) + jnp.expm1(0.1 * z) + jnp.log1p(0.1 * square)
+    near = jnp.cos(z) + jnp.expm1(0.1 * z) + jnp.log1p(0.1 * square) + centred_softplus(z)
     return near + jax.lax.erfc(z) + jax.lax.rsqrt(square) - jnp.sqrt(square)
 
 

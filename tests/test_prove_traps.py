@@ -13,6 +13,7 @@ import pytest
 import shoal as sh
 from questions import product, program, question
 from shoal import verified
+from shoal.activations import centred_softplus
 from shoal.errors import InputError
 from shoal.verified import balls, decide, facts, fate, jets, spectra
 from shoal.verified.balls import Ball, Refusal, exact
@@ -160,7 +161,7 @@ def test_3_a_derivative_rule_of_the_users_is_refused(function):
 
 
 def test_3_jaxs_own_rules_are_known_also_under_vmap():
-    for f in (jax.nn.relu, jax.nn.softplus, lambda x: jnp.logaddexp(x, 2 * x)):
+    for f in (jax.nn.relu, jax.nn.softplus, lambda x: jnp.logaddexp(x, 2 * x), centred_softplus):
         program(lambda w, _, x, f=f: x * f(w[0]), (0.5,), (), 1.0)
         twice = jax.vmap(jax.vmap(f))
         program(lambda w, _, x, f=twice: f(x * w[0]), (np.ones((2, 3)),), (), 1.0)

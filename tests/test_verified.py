@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from questions import attention, network, program, question
+from shoal.activations import centred_softplus
 from shoal.verified import balls, facts, jets, spectra
 from shoal.verified.balls import Ball, exact
 from shoal.verified.blocks import in_pieces
@@ -201,6 +202,23 @@ def test_logistic_and_softplus_are_enclosed():
     assert inside(balls.apply("softplus", exact(points)), log) <= 1
 
 
+def test_softplus_that_is_0_at_0_is_enclosed_without_cancellation():
+    points = rng.choice([-1.0, 1.0], 400) * 10.0 ** rng.uniform(-12, 3, 400)
+    found = balls.apply("centred_softplus", exact(points))
+    flint.ctx.prec = 2000  # at 1000 the exponential has 1,443 bits
+    true = each("log")((1 + each("exp")(lifted(points))) / 2)
+    assert inside(found, true) <= 1
+    assert np.all(found.rad <= 1e-13 * np.abs(found.mid) + 1e-130)
+    by_jax = np.asarray(centred_softplus(jnp.asarray(points)))
+    assert by_jax == pytest.approx(found.mid, rel=1e-15)
+    wide = balls.apply("centred_softplus", Ball(points, 0.1 * np.abs(points)))
+    for side in (-1, 1):
+        ends = lifted(points) + side * lifted(0.1 * np.abs(points))
+        assert inside(wide, each("log")((1 + each("exp")(ends)) / 2)) <= 1
+    slope, bend = (f(0.0) for f in (jax.grad(centred_softplus), jax.hessian(centred_softplus)))
+    assert (slope, bend) == (0.5, 0.25)
+
+
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
 def test_arithmetic_is_enclosed(name):
     a, b = (rng.standard_normal(500) * 10.0 ** rng.uniform(-9, 9, 500) for _ in range(2))
@@ -328,6 +346,8 @@ ATTAINED = [  # function, where its derivative of some order is largest
     ("tanh", jnp.tanh, 0.6584789, 2), ("tanh", jnp.tanh, 0.0, 3),
     ("logistic", jax.nn.sigmoid, 1.3169579, 2), ("logistic", jax.nn.sigmoid, 0.0, 3),
     ("softplus", jax.nn.softplus, 0.0, 2), ("softplus", jax.nn.softplus, 1.3169579, 3),
+    ("centred_softplus", centred_softplus, 0.0, 2),
+    ("centred_softplus", centred_softplus, 1.3169579, 3),
     ("erf", jax.lax.erf, 0.7071068, 2), ("erf", jax.lax.erf, 0.0, 3),
     ("erfc", jax.lax.erfc, 0.7071068, 2), ("erfc", jax.lax.erfc, 0.0, 3),
     ("gelu", lambda x: jax.nn.gelu(x, approximate=False), 1.4142136, 1),

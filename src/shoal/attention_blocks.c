@@ -304,15 +304,16 @@ static void pull_attention(const Network *p, int64_t samples, const REAL *qkv, R
 /* phi of `size` numbers in place; of the smooth one also its slope. */
 static void activate(const Network *p, REAL *phi, REAL *slope, int64_t size)
 {
-    const REAL rest = 1 - p->slope, log2 = (REAL)0.6931471805599453;
+    const REAL rest = 1 - p->slope;
     for (int64_t j = 0; j < size; j += LANES) {
         const vec x = *(vec *)(phi + j);
         if (!p->smooth) {
             *(vec *)(phi + j) = choose(x > 0, x, p->slope * x);
             continue;
         }
-        const vec e = exponential(-absolute(x)), none = {}, one = none + 1;
-        *(vec *)(phi + j) = p->slope * x + rest * (larger(x, none) + log_above_one(e) - log2);
+        /* log((1 + exp(x)) / 2) without cancellation: less = exp(-|x|) - 1 */
+        const vec less = below_one(-absolute(x)), none = {}, one = none + 1, e = one + less;
+        *(vec *)(phi + j) = p->slope * x + rest * (larger(x, none) + log_of_one_and(less / 2));
         *(vec *)(slope + j) = p->slope + rest * choose(x > 0, one, e) / (1 + e);
     }
 }

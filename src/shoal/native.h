@@ -169,8 +169,8 @@ INLINE vec tangent_h(vec x)
     return choose(x < 0, -found, found);
 }
 
-/* log(1 + u) for 0 <= u <= 1: 2 artanh(u / (2 + u)), by its series. */
-INLINE vec log_above_one(vec u)
+/* log(1 + u) for -1/2 <= u <= 1: 2 artanh(u / (2 + u)), by its series. */
+INLINE vec log_of_one_and(vec u)
 {
     const vec s = u / (u + 2), t = s * s;
     vec p = {};

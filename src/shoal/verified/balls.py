@@ -267,6 +267,12 @@ FUNCTIONS: dict[str, tuple[Any, Any, float, float]] = {
         lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
         lambda a: np.minimum(1, np.exp(np.minimum(interval(a)[1], 1.0))), 128 * UNIT, 0.0,
     ),
+    # log((1 + e^x) / 2): the argument of log1p is in (-1/2, 0], where its condition is below 1.45,
+    # and the sum is at least half of x
+    "centred_softplus": (
+        lambda x: np.maximum(x, 0) + np.log1p(np.expm1(-np.abs(x)) / 2),
+        lambda a: np.minimum(1, np.exp(np.minimum(interval(a)[1], 1.0))), 128 * UNIT, 0.0,
+    ),
     "erf": (
         of_scipy("erf"), lambda a: 1.1283791671 * np.exp(-_least(a) ** 2 * (1 - 1e-9)), 32 * UNIT,
         0.0,

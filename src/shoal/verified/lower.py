@@ -59,6 +59,8 @@ class Lowered:
             return self.unary("exp", self.times(a, math.log(2), NEAR))
         if name == "expm1":
             return self.plus(self.unary("exp", a), -1.0)
+        if name == "centred_softplus":
+            return self.plus(self.unary("softplus", a), -math.log(2), NEAR)
         if name == "log1p":
             return self.unary("log", self.plus(a, 1.0))
         if name == "logistic":

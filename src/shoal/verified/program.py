@@ -40,7 +40,7 @@ import numpy as np
 PREDICATES = ("compare", "logic", "finite")
 UNARY = (
     "exp", "expm1", "log", "log1p", "tanh", "logistic", "softplus", "erf", "erfc", "sin", "cos",
-    "sqrt", "rsqrt", "gelu", "silu", "exp2",
+    "sqrt", "rsqrt", "gelu", "silu", "exp2", "centred_softplus",
 )  # fmt: skip
 
 

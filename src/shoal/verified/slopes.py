@@ -70,6 +70,7 @@ SLOPES: dict[str, Callable[[Any, np.ndarray, np.ndarray], Slopes]] = {
     "tanh": _tanh,
     "logistic": _logistic,
     "softplus": _always(1.0, 0.25, 0.09622504487),
+    "centred_softplus": _always(1.0, 0.25, 0.09622504487),
     "erf": _always(1.1283791671, 0.9678828981, 2.2567583342),
     "erfc": _always(1.1283791671, 0.9678828981, 2.2567583342),
     "sin": _always(1.0, 1.0, 1.0),

@@ -232,10 +232,10 @@ def _slopes(name: str, x: Ball, y: Ball) -> tuple[Ball, Callable[[], Ball]]:
     if name == "tanh":
         slope = balls.sub(one, balls.mul(y, y))
         return slope, lambda: _times(balls.mul(y, slope), -2.0)
-    if name in ("logistic", "softplus"):
+    if name in ("logistic", "softplus", "centred_softplus"):
         s = y if name == "logistic" else balls.apply("logistic", x)
         bend = balls.mul(s, balls.sub(one, s))
-        if name == "softplus":
+        if name != "logistic":
             return s, lambda: bend
         return bend, lambda: balls.mul(bend, balls.sub(one, _times(s, 2.0)))
     if name in ("erf", "erfc"):

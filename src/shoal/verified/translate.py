@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
+from shoal.activations import centred_softplus
 from shoal.diagnostics.programs import called_jaxpr, place_of
 from shoal.verified import linear  # noqa: F401 (enters its rules into the table)
 from shoal.verified.balls import Refusal
@@ -137,6 +138,9 @@ class Translator(Patterns):
         if name == "logaddexp":
             a, b = (self.expanded(x, equation.outvars[0].aval.shape) for x in inputs)
             return [Value(self.log_add_exp(a.number, b.number), a.shape)]
+        if name == "centred_softplus":
+            x = inputs[0]
+            return [Value(self.unary(name, x.number), x.shape)]
         return self.run(inner, inputs, self.place)
 
     # --------------------------------------------------------------------------- data movement
@@ -188,7 +192,8 @@ def source_line(equation: Any) -> str:
 
 def _is_own_rule(equation: Any, name: str) -> bool:
     """Whether a derivative rule is that of JAX's function of the same name: equal traces."""
-    own: Any = {"relu": jax.nn.relu, "relu6": jax.nn.relu6, "logaddexp": jnp.logaddexp}.get(name)
+    own: Any = {"relu": jax.nn.relu, "relu6": jax.nn.relu6, "logaddexp": jnp.logaddexp,
+                "centred_softplus": centred_softplus}.get(name)  # fmt: skip
     if own is None:
         return False
     arguments = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]

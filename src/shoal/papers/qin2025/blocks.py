@@ -8,7 +8,6 @@ attention layer's output, whose singular values the paper is about. The switches
 $\epsilon_a,\epsilon_f$ are 1 or 0; the branch scale $s$ is 1, or $1/\sqrt L$ at depth $L$.
 """
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ import jax.numpy as jnp
 
 from shoal import fused, linalg
 from shoal._typing import Any, Array, Callable, Float, PRNGKeyArray, Scalar
+from shoal.activations import centred_softplus
 from shoal.attention import MASKED_SCORE, softmax
 from shoal.models import with_gradient
 
@@ -44,7 +44,7 @@ def activation(name: str, slope: Scalar) -> Activation:
     rest = 1 - slope  # here, and so outside of training loops (see `lab.setting.derived`)
     if name == "smooth_leaky":
         return Activation(
-            lambda x: slope * x + rest * (jax.nn.softplus(x) - math.log(2)), slope, rest / 4,
+            lambda x: slope * x + rest * centred_softplus(x), slope, rest / 4,
             left=slope, smooth=True,
         )  # fmt: skip
     kink = float("inf")
