@@ -319,6 +319,17 @@ def test_theorem_d0_is_offered_for_any_model():
     assert certify(run, "theorem_d0").verdict in (Verdict.UNRESOLVED, Verdict.NOT_APPLICABLE)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [1e-5, 1e-9])
+def test_a_small_residual_has_a_ball_with_room_for_its_rounding(error):
+    made = sh.setup("qin2025", **adversaries.SMALL["qin2025"])
+    outputs = np.asarray(adversaries.per_start(made, adversaries._outputs)[0])
+    noise = np.random.default_rng(0).normal(size=outputs.shape)
+    near = made.replace(problem=made.problem._replace(y=outputs + error * noise), from_init=False)
+    for key in ("theorem_d", "theorem_d0"):
+        assert certify(train(near, steps=8, step_size=key), key).verdict == Verdict.HOLDS
+
+
 # ------------------------------------------------------------------------------------- the attack
 
 QUICK = ("wu2023.theorem_a", "song2024.theorem_1", "song2024.theorem_3", "qin2025.theorem_d")

@@ -168,7 +168,9 @@ def ball_descent(
     set the rounding errors of a residual and of a step.
     """
     r0 = jnp.asarray(residual, float)
-    radius, widest = chosen(functools.partial(_radii, ball_at, split=split))(r0)
+    # room for the rounding of the residual: where it is small, a share of it is less than that
+    room = r0 + enclosure_width(r0)
+    radius, widest = chosen(functools.partial(_radii, ball_at, split=split))(room)
     at_top = ball_at(widest)
     top = split.c * at_top.radius * at_top.alpha
     found = descent_in(
