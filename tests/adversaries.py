@@ -166,6 +166,9 @@ def attacked(theorem, seed, steps=8):
     page = None
     if theorem in REFEREED and seed % REFEREED[theorem] == 0:
         constants = {k: float(np.ravel(v)[0]) for k, v in found[0].constants.items()}
+        if theorem.startswith("qin2025.theorem"):  # the radius that the enclosures chose
+            (chosen,) = (made for made in digits.CHOICES.values() if len(made) == 4)
+            constants["radius"] = float(np.ravel(chosen[1])[0])
         page = referee.certified(theorem, one, float(run.step_size[0]), constants)
     return str(verdict(found[0])), said, truth, page
 

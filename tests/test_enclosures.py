@@ -330,6 +330,15 @@ def test_a_small_residual_has_a_ball_with_room_for_its_rounding(error):
         assert certify(train(near, steps=8, step_size=key), key).verdict == Verdict.HOLDS
 
 
+@pytest.mark.slow
+def test_a_ball_that_rounding_makes_too_large_for_the_step_decides_nothing(monkeypatch):
+    """Outputs of 1e3 from numbers of 1e7: the residual's enclosure is wider than the residual."""
+    monkeypatch.setattr(adversaries, "NEARLY_ALWAYS_FAR", ())
+    outcome, said, truth, _ = adversaries.attacked("qin2025.theorem_d", 130)
+    assert all(truth.values())
+    assert (outcome, said["step <= min(a / beta^2, b / (L_J |r_0|))"]) == ("unresolved", None)
+
+
 # ------------------------------------------------------------------------------------- the attack
 
 QUICK = ("wu2023.theorem_a", "song2024.theorem_1", "song2024.theorem_3", "qin2025.theorem_d")

@@ -168,32 +168,39 @@ def ball_descent(
     set the rounding errors of a residual and of a step.
     """
     r0 = jnp.asarray(residual, float)
-    # room for the rounding of the residual: where it is small, a share of it is less than that
-    room = r0 + enclosure_width(r0)
-    radius, widest = chosen(functools.partial(_radii, ball_at, split=split))(room)
+    wide = enclosure_width(r0)
+    least, radius, widest, middle = chosen(functools.partial(_radii, ball_at, split=split))(
+        jnp.maximum(r0 - wide, 0.0), r0 + wide
+    )
     at_top = ball_at(widest)
     top = split.c * at_top.radius * at_top.alpha
     found = descent_in(
         ball_at(radius), r0, step_size, run, output_size=output_size, weights_size=weights_size,
-        split=split, constants={"r_max": top, "r_max over output size": top / output_size}
-        | (constants or {}),
+        split=split, if_not_above=(middle, ball_at(least)),
+        constants={"r_max": top, "r_max over output size": top / output_size} | (constants or {}),
     )  # fmt: skip
-    wide = {"some ball is wide enough: |r_0| <= r_max": Inequality(r0, top)}
-    return found._replace(hypotheses=(hypotheses or {}) | wide | found.hypotheses)
+    some = {"some ball is wide enough: |r_0| <= r_max": Inequality(r0, top)}
+    return found._replace(hypotheses=(hypotheses or {}) | some | found.hypotheses)
 
 
 def descent_in(
     ball: Ball, residual: Scalar, step_size: Scalar, run: Trajectory, *,
     output_size: Scalar, weights_size: Scalar, split: Split = Split(),  # noqa: B008
-    constants: dict[str, Any] | None = None,
+    constants: dict[str, Any] | None = None, if_not_above: tuple[Scalar, Ball] | None = None,
 ) -> Certificate:  # fmt: skip
     """Compare a run with theorem D0 on one ball; see `ball_descent`.
+
+    A residual that is not above some number has a smaller ball, ``if_not_above``, which may allow
+    the step although this one does not. Where rounding leaves that open, the step is open too.
 
     Residuals so small that a step's guaranteed decrease is within rounding are not judged: a run
     comes to rest there. If that is so from the start, the verdict is *unresolved*.
     """
     r0 = jnp.asarray(residual, float)
     limit = largest_step(ball, r0, split)
+    if if_not_above is not None:
+        middle, smaller = if_not_above
+        limit = jnp.where(r0 > middle, limit, largest_step(smaller, r0, split))
     lost = split.c * step_size * ball.alpha**2
     factor = 1 - lost
     risk, t = run.risk.astype(jnp.float64), run.step
@@ -253,7 +260,12 @@ ROOM = 1e-7
 """Share of the residual by which a ball is chosen wider than it must be, for rounding."""
 
 
-def _radii(ball_at: BallAt, residual: Scalar, split: Split) -> tuple[Array, Array]:
-    """The radius to use and that of the largest residual; any radius makes a true statement."""
-    high, best, _ = _search(ball_at, residual * (1 + ROOM), split)
-    return 10**high, 10**best
+def _radii(ball_at: BallAt, low: Scalar, high: Scalar, split: Split) -> tuple[Array, ...]:
+    """The smallest radii for two residuals, that of the largest residual, and their middle.
+
+    Any radius makes a true statement. The second one has room for the residual's rounding, which
+    is more than `ROOM` where the residual is small.
+    """
+    ends = jnp.stack([jnp.asarray(low, float), jnp.asarray(high, float)])
+    places, best, _ = jax.vmap(lambda r: _search(ball_at, r, split))(ends * (1 + ROOM))
+    return 10 ** places[0], 10 ** places[1], 10 ** best[1], jnp.mean(ends)
