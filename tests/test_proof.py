@@ -205,6 +205,30 @@ def test_a_ratio_is_a_weight_in_other_coordinates():
     assert ratio.rate == pytest.approx(scaled.rate, rel=1e-9)
 
 
+def test_stuck_does_not_depend_on_coordinates_or_order_either():
+    """P2, with a ratio of 4 or with twice a weight, and samples in either order."""
+    from questions import question
+    from shoal.verified.decide import decide
+
+    def circle(w, _, x):
+        return x * jnp.stack([jnp.sin(w[0]), jnp.cos(w[0])])
+
+    def twice(w, frozen, x):
+        return circle((2 * w[0],), frozen, x)
+
+    def decided(function, start, order=1, **how):
+        xs, ys = [1.0, 0.9][::order], [[2.0, 1.0], [1.8, 0.9]][::order]
+        return decide(question(function, (start,), xs, ys, 0.05, **how))
+
+    usual, turned = decided(circle, 1.1071487), decided(circle, 1.1071487, -1)
+    ratio, scaled = decided(circle, 1.1071487, ratios=(4.0,)), decided(twice, 1.1071487 / 2)
+    for one, other in ((usual, turned), (ratio, scaled)):
+        assert one.verdict == other.verdict == "stuck"
+        assert other.risk == pytest.approx(one.risk, rel=1e-9)
+        assert other.rate == pytest.approx(one.rate, rel=1e-9)
+        assert other.radius == one.radius
+
+
 def test_sharper_bounds_never_lose_a_proof(run, proof):
     earlier = [sh.prove(run, levels=levels).step for levels in (("jets",), ("jets", "nodes"))]
     assert proof.step <= min(earlier)
