@@ -109,7 +109,8 @@ class Field:
         }  # fmt: skip
         if at is not None:
             environment["KILLS"] = f"{self.root}|{at}|{self.root / 'writes'}"
-            environment["PYTHONPATH"] = str(self.root / "site")
+            paths = [str(self.root / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
         return subprocess.Popen(
             words, cwd=self.place, env=environment, stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, start_new_session=True,
@@ -259,6 +260,7 @@ def main() -> int:
             for text in wrong:
                 sys.stdout.write(f"{number} {command}: {text}\n")
             sys.stdout.flush()
+            sys.stderr.write(f"{number + 1} kills, {bad} with faults\n")
             shutil.rmtree(place)
     counted = ", ".join(
         f"{name} {n} ({calm[name].seconds:.0f} s, {calm[name].writes} writes)"

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -122,8 +122,9 @@ def stopped(name: str, number: int, place: Path) -> tuple[float, int, str, set[i
             stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
         )  # fmt: skip
         while not COMMANDS[name].ready(process, place):
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
             assert process.poll() is None, process.communicate()[1]
-            os.sched_yield()
         mine, begun = children(process.pid), time.monotonic()
         process.send_signal(number)
         _, said = process.communicate()  # until no child holds its standard error

@@ -554,3 +554,47 @@ def test_messages_have_an_end(tmp_path, capsys):
     files.write_npz(tmp_path / "w.npz", {f"a{k}": np.zeros(1) for k in range(1000)})
     assert main(["train", "wu2023", "--params", str(tmp_path / "w.npz")]) == 2
     assert len(capsys.readouterr().err) < 2100
+
+
+# -------------------------------------------------------------------- found by a later attack
+
+
+def test_data_of_a_paper_without_sequences_is_refused(capsys):
+    assert main(["data", "icl2025"]) == 2
+    assert "has no sequences of tokens" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("bad", [np.array("x"), np.full((2, 2), np.nan), np.zeros((3, 3))])
+def test_a_forged_risk_is_refused(bad, tmp_path, capsys):
+    setup = sh.setup("icl2025", num_samples=3, dim=2, context=3, num_heads=2)
+    sh.train(setup, steps=2).save(tmp_path / "run")
+    path = tmp_path / "run" / "problem.npz"
+    files.write_npz(path, files.read_npz(path) | {"optimum": bad})
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    about["files"][path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
+    assert main(["landscape", str(tmp_path / "run"), "--points", "3"]) == 2
+    assert "optimum" in capsys.readouterr().err
+
+
+def test_training_says_which_hypotheses_fail(capsys):
+    small = ["--set", "num_samples=3", "--set", "num_tokens=2", "--set", "dim=4"]
+    assert main(["train", "wu2023", *small, "--set", "step_size=1e6", "--steps", "9"]) == 0
+    out, err = capsys.readouterr()
+    assert "theorem_a is not applicable, since this fails: " in out
+    assert "Warning" not in err
+
+
+def test_a_recursion_without_an_end_is_ended(sweep_folder, monkeypatch):
+    monkeypatch.setattr(asking, "RECURSIVE", 1)
+    endless = "with recursive t as (select 1 as n union all select n + 1 from t) select n from t"
+    with pytest.raises(InputError, match="let its recursion end"):
+        asking.ask(sweep_folder, endless)
+    found = asking.ask(sweep_folder, f"{endless.replace('from t)', 'from t where n < 3)')}")
+    assert found["n"].to_list() == [1, 2, 3]
+
+
+def test_what_is_wrong_with_a_file_is_told_briefly(tmp_path, capsys):
+    (tmp_path / "proof.json").write_bytes(b"\xff" * 10**6)
+    assert main(["check", str(tmp_path / "proof.json")]) == 1
+    assert len(capsys.readouterr().out) < 300

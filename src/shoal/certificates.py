@@ -177,7 +177,8 @@ def _reading(
     """Gather elementwise decisions (+1 holds, 0 undecided, -1 fails) into one line."""
     lhs, rhs = points.lhs, points.rhs
     equality = isinstance(inequality, Equality)
-    margin = _margin(np.abs(lhs - rhs), points.resolution) if equality else _margin(lhs, rhs)
+    with np.errstate(invalid="ignore"):  # of a run that diverged
+        margin = _margin(np.abs(lhs - rhs), points.resolution) if equality else _margin(lhs, rhs)
     worst = int(np.lexsort((margin, decided))[0])  # a failed point before an undecided one
     holds = {1: True, 0: None, -1: False}[int(decided[worst])]
     at = worst if np.ndim(inequality.lhs) or np.ndim(inequality.rhs) else None

@@ -650,7 +650,8 @@ def check(path):
     except Fails:
         raise
     except Exception as error:  # whatever a hostile file breaks
-        raise Fails(f"the file is malformed ({error!r})") from None
+        said = ascii(str(error)[:200])[1:-1]
+        raise Fails(f"the file is malformed ({type(error).__name__}: {said})") from None
 
 if __name__ == "__main__":
     try:

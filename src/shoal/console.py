@@ -4,6 +4,7 @@ import io
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -348,10 +349,23 @@ def run_parts(run: Run, certificates: Sequence[Certificates] = ()) -> Iterator[A
         yield f"... and {len(run.seeds) - 10} more; median last risk {middle}"
     for found in certificates if not few else ():
         yield f"{found.theorem.key}: {counts_text(found.verdicts)}"
+    yield from map(_why_not, certificates)
     if ended := run.notes.get("ended"):
         yield _final_states(run.seeds, ended)
     if diverged.any():
         yield f"[red]{int(diverged.sum())} of {len(diverged)} seeds diverged[/]{_advice(run)}"
+
+
+def _why_not(found: Certificates) -> str:
+    """Which hypotheses fail, where a theorem does not apply; else nothing."""
+    names: Counter[str] = Counter()
+    for one in found:
+        names.update({line.name for line in readings(one)[0] if line.holds is False})
+    if not names:
+        return ""
+    told = "; ".join(escape(name) for name, _ in names.most_common(2))
+    more = f"; and {len(names) - 2} more" if len(names) > 2 else ""
+    return f"[dim]{found.theorem.key} is not applicable, since this fails: {told}{more}.[/]"
 
 
 def _advice(run: Run) -> str:

@@ -104,6 +104,8 @@ def faults(kind: str, case: Case, had: Outcome, left: list[str]) -> list[str]:
         lines = [line for line in had.err.splitlines() if line.startswith("shoal: ")]
         if len(lines) != 1 or len(lines[0]) > 2500:
             found.append(f"message: {had.err[:600]!r}")
+    if "Warning: " in had.err:
+        found.append(f"a warning of Python: {had.err[:600]!r}")
     if CONTROL.search(had.out) or CONTROL.search(had.err.replace("\x1b[2K", "")):
         found.append(f"control characters: {(had.out + had.err)[:300]!r}")
     if had.code == 0 and "--json" in case.words:

@@ -258,7 +258,7 @@ def _paper_json(paper: Paper) -> dict[str, Any]:
 def data(target: str, *, settings: list[str] | None, data: Path | None, json: bool) -> None:
     """``shoal data``."""
     setup = _setup(paper_of(target), Start(set=settings, data=data))
-    if not hasattr(setup.problem, "X"):
+    if getattr(setup.problem, "X", None) is None:  # icl2025 trains on a risk, not on data
         raise InputError(f"{setup.name} has no sequences of tokens to measure.")
     found = data_report(setup.problem)
     answer(found, console.data_parts(found), json=json)

@@ -17,8 +17,10 @@ from shoal.disk import sweeps
 from shoal.errors import InputError, nearest
 
 SECONDS = 120
+RECURSIVE = 10
 GIB = 8
-"""Limits of a question: processor time, and memory with all that Python and polars take."""
+"""Limits of a question: processor time (less where it may recur without an end), and memory with
+all that Python and polars take."""
 LARGEST = 10_000_000
 """Values that an answer may have."""
 LONGEST = 100_000  # characters
@@ -27,11 +29,13 @@ LONGEST = 100_000  # characters
 def ask(folder: Path, sql: str) -> pl.DataFrame:
     """The answer to one SELECT or WITH statement over the table ``runs``."""
     refuse_other_statements(sql)
-    request = json.dumps({"folder": str(folder), "sql": sql, "seconds": SECONDS}).encode()
+    seconds = min(SECONDS, RECURSIVE) if re.search(r"\brecursive\b", sql, re.I) else SECONDS
+    request = json.dumps({"folder": str(folder), "sql": sql, "seconds": seconds}).encode()
     command = [sys.executable, "-m", "shoal.disk.asking"]
     done = subprocess.run(command, input=request, capture_output=True)
     if done.returncode == -signal.SIGXCPU:
-        msg = f"{sql[:80]!r} took more than {SECONDS} seconds of processor time; ask for less."
+        less = "ask for less" if seconds == SECONDS else "let its recursion end"
+        msg = f"{sql[:80]!r} took more than {seconds} seconds of processor time; {less}."
         raise InputError(msg)
     if done.returncode == 2:
         raise InputError(done.stderr.decode(errors="replace").strip())

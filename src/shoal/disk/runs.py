@@ -253,7 +253,7 @@ def _setup_of(folder: Path, about: dict[str, Any], setup: Setup | None) -> Setup
     else:
         msg = (
             f"{str(folder)!r} is a run of the model {about['model']!r}; give the setup that it "
-            "came from: sh.load(folder, setup)."
+            "came from: --paper my.py:NAME, or sh.load(folder, setup)."
         )
         raise InputError(msg)
     return made if steps is None else made.with_steps(steps)
@@ -281,8 +281,7 @@ def _paper_setup(folder: Path, about: dict[str, Any], values: dict[str, Any], st
         _require_sizes(setting, problem)
         check_problem(setting, problem, held_out)
     else:
-        spec = setting.data_spec()
-        problem = trees.with_blocks(spec, read_npz(path, tuple(trees.blocks(spec))))
+        problem = _law(path, setting.data_spec())
     made = Setup(
         setting, problem, (), tuple(seeds), held_out=held_out, precision=precision,
         overrides=tuple(str(name) for name in about["given"]),
@@ -291,6 +290,20 @@ def _paper_setup(folder: Path, about: dict[str, Any], values: dict[str, Any], st
     made = made.replace(params0=_stacked(folder / "params0.npz", made)).astype(precision)
     made.trained  # noqa: B018 (refuses names that the model does not have)
     return made.with_setting(method=OPTAX) if method == OPTAX else made
+
+
+def _law(path: Path, spec: Any) -> Any:
+    """The arrays of a risk of its own (`Setting.objective`): numbers of the shapes in ``spec``."""
+    expected = trees.blocks(spec)
+    found = read_npz(path, tuple(expected))
+    for name, like in expected.items():
+        array = found[name]
+        if array.shape != like.shape or array.dtype.kind not in "fiu":
+            msg = f"{name} is {array.dtype} of shape {array.shape}; expected {like.shape}"
+            raise InputError(f"{str(path)!r}: {msg}.")
+        if not np.isfinite(array).all():
+            raise InputError(f"{str(path)!r}: {name} has entries that are not finite.")
+    return trees.with_blocks(spec, {name: array.astype(float) for name, array in found.items()})
 
 
 def _require_sizes(setting: Any, problem: Any) -> None:

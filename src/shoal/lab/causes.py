@@ -439,10 +439,14 @@ def _named(places: list, count: int) -> str:
 
 def _spread(scores: np.ndarray, axis: int) -> float:
     """How far scores of a row differ: the usual standard deviation, masked ones left out."""
-    kept = np.where(np.isfinite(scores) & (np.abs(scores) < 1e8), scores, np.nan)
-    with np.errstate(all="ignore"):
-        spread = np.nanmean(np.nanstd(kept, axis=axis))
-    return float(spread) if np.isfinite(spread) and spread > 0 else 0.0
+    kept = np.isfinite(scores) & (np.abs(scores) < 1e8)
+    count = kept.sum(axis=axis, keepdims=True)
+    if not count.any():  # all masked, or all too large
+        return 0.0
+    shown, shared = np.where(kept, scores, 0.0), np.maximum(count, 1)
+    mean = shown.sum(axis=axis, keepdims=True) / shared
+    square = np.where(kept, (shown - mean) ** 2, 0.0).sum(axis=axis, keepdims=True) / shared
+    return float(np.sqrt(square)[count > 0].mean())
 
 
 def uniform_attention(look: Look, word: str) -> Iterator[Cause]:
