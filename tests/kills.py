@@ -44,6 +44,8 @@ COMMANDS: dict[str, list[str]] = {
     "landscape": ["landscape", "trained", "--points", "15", "--out", "drawn"],
     "diagnose": ["diagnose", "own.py:model", "--steps", "200", "--out", "page.html"],
     "prove": ["prove", "own.py:line", "--steps", "20", "--out", "proof.json"],
+    "kernel": ["kernel", "wu2023", *("--set num_samples=40 --set num_tokens=2 --set dim=4 "
+               "--set width=6 --part 14").split(), "--out", "kernel"],
     "watch": [],
     "tour": ["tour", "--out", "tour.html"],
 }  # fmt: skip
@@ -122,11 +124,12 @@ class Field:
         return [str(path.relative_to(self.root)) for path in names]
 
     def files(self) -> dict[str, bytes]:
-        """What the command made, without dates and durations."""
+        """What the command made, without dates, durations and the folder's own name."""
         found = {}
         for path in sorted(self.place.rglob("*")):
             if path.is_file() and not path.name.endswith("lock"):
-                found[str(path.relative_to(self.place))] = undated(path)
+                content = undated(path).replace(str(self.place).encode(), b"PLACE")
+                found[str(path.relative_to(self.place))] = content
         return found
 
 

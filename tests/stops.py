@@ -57,6 +57,11 @@ def has_busy_children(process: subprocess.Popen[str], _: Path) -> bool:
     return any(worked(child) > 4 for child in children(process.pid))
 
 
+def is_busy(process: subprocess.Popen[str], place: Path) -> bool:
+    """Whether it works, here or in workers: a figure may have a single job."""
+    return is_training(process, place) or has_busy_children(process, place)
+
+
 def has_ledger(_: Any, place: Path) -> bool:
     """Whether a first batch is stored."""
     return any((place / "ledger").glob("*/*.json"))
@@ -85,7 +90,7 @@ COMMANDS = {
         "every finished batch is kept, and the same command continues",
     ),
     "reproduce": Long(
-        ["reproduce", "wu2023.scaling", "--full"], has_busy_children,
+        ["reproduce", "wu2023.scaling", "--full"], is_busy,
         "finished runs are kept, and the same command continues",
     ),
     "plan": Long(

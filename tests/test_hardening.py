@@ -323,6 +323,7 @@ def test_what_xla_could_not_allocate_is_a_sentence(capsys, monkeypatch):
         (["train", "wu2023", "--out", "/proc/nothing/here"], "choose another --out"),
         (["tour", "--out", "/dev/null/page.html"], "choose another --out"),
         (["lab", "--no-open", "--out", "/proc/nothing/here"], "choose another --out"),
+        (["lab", "--no-open", "--out", __file__], "is not a folder; choose another --out"),
         (["bench", "--markdown", "/dev/null/x.md"], "choose another --markdown"),
         (["report", __file__], "is not a run folder"),
     ],
@@ -598,3 +599,77 @@ def test_what_is_wrong_with_a_file_is_told_briefly(tmp_path, capsys):
     (tmp_path / "proof.json").write_bytes(b"\xff" * 10**6)
     assert main(["check", str(tmp_path / "proof.json")]) == 1
     assert len(capsys.readouterr().out) < 300
+
+
+def test_what_a_theorem_compares_must_fit_into_memory(monkeypatch, capsys):
+    from shoal.lab import memory
+
+    sizes = ["--set", "num_samples=4", "--set", "num_tokens=8", "--set", "dim=4"]
+    command = ["wu2023", *sizes, "--set", "width=8", "--steps", "1", "--set", "step_size=1e-3"]
+    monkeypatch.setattr(memory, "available_memory", lambda: 2.0**18)
+    assert main(["train", *command, "--probes", "none"]) == 0
+    assert "theorem_c not checked: enclosing" in capsys.readouterr().err
+    assert main(["certify", "wu2023.theorem_c", *command[1:]]) == 2
+    assert "GiB are available" in capsys.readouterr().err
+
+
+def test_an_enclosure_forgets_what_nobody_reads_again():
+    import jax
+    import jax.numpy as jnp
+
+    from shoal.verified.enclose import needed_bytes
+
+    def chain(x, length):
+        for _ in range(length):
+            x = jnp.sin(x) * x
+        return x
+
+    short, long = (jax.make_jaxpr(lambda x, n=n: chain(x, n))(jnp.ones(1000)) for n in (2, 50))
+    assert needed_bytes(short.jaxpr) == needed_bytes(long.jaxpr) >= 2 * 2 * 8000
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, True])
+def test_seeds_are_whole_numbers_of_32_bits(seed):
+    with pytest.raises(InputError, match="expected a whole number"):
+        sh.setup("wu2023", num_samples=3, num_tokens=2, dim=4, width=4, seeds=[seed])
+    with pytest.raises(InputError, match="expected a whole number"):
+        sh.setup(lambda w, x: x @ w, lambda _: np.ones(3), np.eye(3), np.ones(3), seeds=[seed])
+
+
+KERNEL = ["kernel", "wu2023", "--set", "num_samples=6", "--set", "num_tokens=2", "--set", "dim=4"]
+
+
+def test_a_kernel_without_a_cluster_leaves_nothing(tmp_path, capsys):
+    out = tmp_path / "k"
+    assert main([*KERNEL, "--scheduler", "nonsense", "--out", str(out)]) == 2
+    assert "no Dask scheduler" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_kernel_that_is_not_finite_is_told(tmp_path, capsys):
+    setup = sh.setup("wu2023", num_samples=6, num_tokens=2, dim=4, width=4)
+    files.write_npz(tmp_path / "w.npz", {
+        name: np.full(W.shape[1:], 1e300) for name, W in setup.params0._asdict().items()
+    })  # fmt: skip
+    more = ["--params", str(tmp_path / "w.npz"), "--out", str(tmp_path / "k"), "--json"]
+    assert main([*KERNEL, *more]) == 0
+    ends = json.loads(capsys.readouterr().out)["extremes"]
+    assert [ends[name]["converged"] for name in ("smallest", "largest")] == [False, False]
+
+
+def test_parts_of_a_kernel_must_fit_into_memory(tmp_path, capsys, monkeypatch):
+    from shoal.cli import tiling
+
+    monkeypatch.setattr(tiling, "available_memory", lambda: 500.0)
+    assert main([*KERNEL, "--out", str(tmp_path / "k")]) == 2
+    assert "give a smaller --part" in capsys.readouterr().err
+    assert not (tmp_path / "k").exists()
+
+
+def test_a_limit_of_data_counts_as_memory():
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_DATA, (2**31, 2**31))\n"
+        "from shoal.runtime import available_memory; print(available_memory() < 2**31)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr

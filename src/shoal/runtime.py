@@ -102,9 +102,11 @@ def available_memory() -> float:
     with contextlib.suppress(ImportError, OSError, ValueError, IndexError):
         import resource
 
-        most, _ = resource.getrlimit(resource.RLIMIT_AS)
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        found.append(float("inf") if most == resource.RLIM_INFINITY else float(most - taken))
+        pages = Path("/proc/self/statm").read_text().split()  # all addresses first, data sixth
+        for limit, taken in ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5])):
+            most, _ = resource.getrlimit(limit)
+            if most != resource.RLIM_INFINITY:
+                found.append(float(most - int(taken) * os.sysconf("SC_PAGE_SIZE")))
     return max(0.0, min(size for size in found if size is not None))
 
 

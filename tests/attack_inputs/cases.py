@@ -201,6 +201,24 @@ def _bad_reports(rng: random.Random, place: Path, has: dict[str, Path]) -> Case:
     return Case(["report", str(path), "--out", str(place / "page.html")])
 
 
+def _bad_kernels(rng: random.Random, place: Path, has: dict[str, Path]) -> Case:
+    """Tangent kernels in parts; as many parts as are drawn."""
+    paper, out = _target(rng), str(place / "k")
+    option = rng.choice(("--part", "--part", "--seed", "--scheduler", "--out", "--set", "--params"))
+    given = f"{rng.choice(('width', 'num_samples', 'dim'))}={word(rng)}"
+    value = {"--set": given, "--out": rng.choice(OUTS)}.get(option, word(rng))
+    if option == "--params":
+        value = str(damaged_copy(rng, has["weights"], place))
+        paper = "wu2023"
+    target = rng.choice((paper, paper, f"{has['model']}:model", rng.choice(NAMES)))
+    sizes = settings(paper) if target == paper and option != "--set" else []
+    if option == "--set":
+        sizes = [w for w in settings(paper) if "=" in w and not w.startswith(given.split("=")[0])]
+        sizes = [word for value in sizes for word in ("--set", value)]
+    return Case(["kernel", target, *sizes, "--out", out, option, value]
+                if option != "--out" else ["kernel", target, *sizes, "--out", value])  # fmt: skip
+
+
 def _bad_lines(rng: random.Random, place: Path, has: dict[str, Path]) -> Case:
     """Any command with too many, too few or strange words."""
     command = rng.choice(("tour", "train", "certify", "diagnose", "prove", "check", "data",
@@ -245,7 +263,7 @@ KINDS: dict[str, Kind] = {
     "settings": _bad_settings, "options": _bad_options, "names": _bad_names, "outs": _bad_outs,
     "runs": _bad_runs, "sweeps": _bad_sweeps, "questions": _bad_questions,
     "sweep files": _bad_sweep_files, "arrays": _bad_arrays, "python": _bad_python,
-    "ledgers": _bad_ledgers, "proofs": _bad_proofs, "pages": _bad_reports, "lines": _bad_lines,
+    "kernels": _bad_kernels, "ledgers": _bad_ledgers, "proofs": _bad_proofs, "pages": _bad_reports, "lines": _bad_lines,
     "honest": _honest,
 }  # fmt: skip
 

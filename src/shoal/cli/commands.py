@@ -155,7 +155,7 @@ def train(target: str, *, start: Start, out: Path | None, json: bool) -> None:
         try:
             found.append(sh.certify(run, theorem))
         except InputError as error:  # a theorem's mistake must not lose the run
-            console.note(f"not checked: {error}")
+            console.note(f"{theorem.key} not checked: {error}")
     _save(run, found, start, out)
     summary = {
         "paper": run.setup.name,

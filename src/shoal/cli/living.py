@@ -23,6 +23,8 @@ def lab(
     except ImportError as error:
         msg = f"shoal lab needs {error.name}; install it with: pip install 'shoal[lab]'"
         raise InputError(msg) from None
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{str(out)!r} is not a folder; choose another --out.")
     known, values = _checked(target, settings or [])
     start = {"target": known, "values": values}
     site = Lab(known, out.resolve(), start)

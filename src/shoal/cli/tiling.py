@@ -12,8 +12,9 @@ from shoal.disk.runs import require_folder, write_json
 from shoal.errors import InputError
 from shoal.files import remove_stale
 from shoal.lab.setting import parse_assignments
+from shoal.runtime import available_memory, cores
 from shoal.sweeps import tiles
-from shoal.sweeps.cluster import spreading
+from shoal.sweeps.cluster import Spread, spreading
 from shoal.workers import absolute_target
 
 ABOUT = "kernel.json"
@@ -35,10 +36,15 @@ def kernel(
     outputs = start.num_outputs // samples
     work = tiles.Work(out.resolve(), model, tiles.divided(samples, part), outputs)
     _require_room(work)
-    _claim_folder(work)
+    if scheduler is None:
+        _require_memory(work, start)
     path = work.folder / tiles.KERNEL
-    if not path.exists():
-        _make(work, scheduler)
+    with spreading(scheduler) as spread:  # who works is known before anything is written
+        _claim_folder(work)
+        if path.exists():
+            work.forget_parts()  # of a command that was killed after its last part
+        else:
+            _make(work, spread)
     about = work.about() | {"extremes": _extremes(work, path)}
     write_json(work.folder / ABOUT, about)
     _show(work, about, json=json)
@@ -60,6 +66,18 @@ def _require_room(work: tiles.Work) -> None:
         )
 
 
+def _require_memory(work: tiles.Work, start: Any) -> None:
+    """Refuse parts that do not fit into memory, side by side on all cores."""
+    side_by_side = min(len(work.parts.lines), cores())
+    needed, have = side_by_side * tiles.part_bytes(start, work.parts), available_memory()
+    if needed > have:
+        raise InputError(
+            f"parts of {work.parts.longest} samples, {side_by_side} at a time, would take "
+            f"{needed / 2**30:.3g} GiB, and {have / 2**30:.3g} GiB are available; give a smaller "
+            "--part."
+        )
+
+
 def _claim_folder(work: tiles.Work) -> None:
     """Begin a folder, or continue it if it is about the same kernel."""
     said, path = files.loads(files.dumps(work.about())), work.folder / ABOUT
@@ -76,12 +94,10 @@ def _claim_folder(work: tiles.Work) -> None:
     remove_stale(work.folder / tiles.LINES)
 
 
-def _make(work: tiles.Work, scheduler: str | None) -> None:
-    tasks = list(work.tasks())
-    with spreading(scheduler) as spread:
-        for found in tracked("kernel: parts", spread, tasks):
-            if found.error is not None:
-                raise ChildProcessError(f"part {found.task['line']}: {found.error}.")
+def _make(work: tiles.Work, spread: Spread) -> None:
+    for found in tracked("kernel: parts", spread, list(work.tasks())):
+        if found.error is not None:
+            raise ChildProcessError(f"part {found.task['line']}: {found.error.rstrip('.')}.")
     if lost := len(list(work.tasks())):
         raise InputError(
             f"{lost} parts did not arrive in {str(work.folder)!r}: every worker must see this "

@@ -23,13 +23,14 @@ from shoal.certificates import Ends, NotChecked
 from shoal.diagnostics import dynamics
 from shoal.errors import InputError
 from shoal.lab import probes as generic
+from shoal.lab.memory import require_room
 from shoal.lab.setup import BATCHES, Setup, key_of, require_whole_records
 from shoal.methods import BATCH, METHODS, STOCHASTIC, Method, averaging, from_optax, on_batches
 from shoal.models import predict
 from shoal.runtime import cores, in_float64, numpy_tree
 from shoal.theory.kernel_regime import predicted_residual
 from shoal.training import Trajectory, record, segment, spacing
-from shoal.verified.enclose import enclosed
+from shoal.verified.enclose import enclosed, needed_bytes
 from shoal.verified.intervals import Interval, Truth
 
 CACHED = 2**17
@@ -362,6 +363,9 @@ def _certificates(setup: Setup, run: Trajectory, *, certificate: Callable) -> An
 def certificates(setup: Setup, run: Trajectory, certificate: Callable) -> list[Any]:
     """Compare a theorem with every run: floats for the reader, enclosures for the verdict."""
     exact, seen = setup.astype("float64"), run._replace(params=())
+    if setup.num_runs:
+        formula, _ = _formula(certificate, (exact.one(0), _row(seen, 0)))
+        require_room(needed_bytes(formula.jaxpr), "enclosing what the theorem compares")
     stacked = numpy_tree(_certificates(exact, seen, certificate=certificate))
     found = [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(setup.num_runs)]
     return _with_ends(found, exact, seen, certificate)
@@ -384,11 +388,8 @@ def _with_ends(
 
     What depends on a primitive without a rule has endless ends, which decide nothing.
     """
-    runs = [(setup.one(i), jax.tree.map(lambda x, i=i: np.asarray(x)[i], seen))
-            for i in range(setup.num_runs)]  # fmt: skip
-    leaves, structure = jax.tree.flatten(runs[0])
-    shapes = tuple((np.shape(x), np.asarray(x).dtype.name) for x in leaves)
-    closed, tree = _traced(certificate, structure, shapes)
+    runs = [(setup.one(i), _row(seen, i)) for i in range(setup.num_runs)]
+    closed, tree = _formula(certificate, runs[0])
     done = []
     for one, arguments in zip(found, runs, strict=True):
         values, without_rule = enclosed(closed, jax.tree.leaves(arguments))
@@ -398,9 +399,19 @@ def _with_ends(
     return done
 
 
+def _row(seen: Trajectory, i: int) -> Trajectory:
+    return jax.tree.map(lambda x: np.asarray(x)[i], seen)
+
+
+def _formula(certificate: Callable, arguments: Any) -> tuple[Any, Any]:
+    """The jaxpr of what a theorem compares, and the structure of its outputs."""
+    leaves, structure = jax.tree.flatten(arguments)
+    shapes = tuple((np.shape(x), np.asarray(x).dtype.name) for x in leaves)
+    return _traced(certificate, structure, shapes)
+
+
 @functools.lru_cache(maxsize=64)
 def _traced(certificate: Callable, structure: Any, shapes: tuple) -> tuple[Any, Any]:
-    """The jaxpr of what a theorem compares, and the structure of its outputs."""
     given = [jax.ShapeDtypeStruct(shape, name) for shape, name in shapes]
     sides = functools.partial(_sides, certificate)
     with native.formulas_only():

@@ -30,27 +30,28 @@ def refuse_giants(setting: Any, num_seeds: int, problem: Any = None) -> None:
     records = 32.0 * num_seeds * (setting.num_steps // setting.every)
     weights = float(trees.size(setting.network().spec))
     shared = 8 * records + 8 * 4 * weights * num_seeds
-    _require(shared, "weights and records")
+    require_room(shared, "weights and records")
     if not setting.reads_files() and _sizes(setting) * num_seeds > SMALL:
         from shoal.lab.setup import abstract_setup
 
         start = abstract_setup(setting, problem)
         refuse_giant_steps(start, shared)
         if setting.step_size is None and isinstance(setting.method, str):
-            _require(shared + default_step_bytes(start), "the default step (set step_size)")
+            require_room(shared + default_step_bytes(start), "the default step (set step_size)")
 
 
 @in_float64
 def refuse_giant_steps(start: Any, shared: float = 0.0) -> None:
     """Refuse one start (arrays, or their shapes) whose data and steps do not fit into memory."""
     data = sum(_bytes(x) for x in jax.tree.leaves((start.problem, start.held_out)))
-    _require(shared + data, "data")
+    require_room(shared + data, "data")
     if shared + data + 2 * forward_bytes(start) <= available_memory() / 2:
         return
-    _require(shared + data + compiled_bytes(start), "a step of training")
+    require_room(shared + data + compiled_bytes(start), "a step of training")
 
 
-def _require(needed: float, what: str) -> None:
+def require_room(needed: float, what: str) -> None:
+    """Refuse what takes more memory than there is."""
     have = available_memory()
     if needed > have:
         raise InputError(

@@ -25,6 +25,7 @@ from shoal.lab.setup import (
     key_of,
     require_precision,
     require_whole_records,
+    seed_numbers,
     trained_blocks,
 )
 from shoal.losses import loss_of
@@ -184,7 +185,7 @@ def _weights(params: Any, seeds: Any) -> tuple[Any, tuple[int, ...], bool]:
 
         params = read_weights(params)
     if callable(params):
-        chosen = (0,) if seeds is None else tuple(seeds)
+        chosen = (0,) if seeds is None else seed_numbers(seeds)
         if not chosen:
             raise InputError("seeds is empty; expected at least one, such as seeds=range(4).")
         found = [_drawn(params, seed) for seed in chosen]
@@ -198,7 +199,7 @@ def _weights(params: Any, seeds: Any) -> tuple[Any, tuple[int, ...], bool]:
             "leave seeds out, or give init(key) instead of weights."
         )
     one = _checked_weights(params, "the weights have")
-    return jax.tree.map(lambda W: W[None], one), tuple(seeds or (0,)), False
+    return jax.tree.map(lambda W: W[None], one), seed_numbers(seeds or (0,)), False
 
 
 def _drawn(init: Callable, seed: int) -> Any:

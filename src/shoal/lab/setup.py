@@ -280,7 +280,8 @@ def paper_setup(
         stored = read_params(setting.network().spec, params, precision)
         setting, fixed = _adopt(setting, fixed, _weight_sizes(setting, stored), params)
     trained_blocks(setting, setting.network().spec)  # refuses names that select nothing
-    seeds = tuple(seeds) if stored is None else _seeds_of(stored, tuple(seeds))
+    seeds = seed_numbers(seeds)
+    seeds = seeds if stored is None else _seeds_of(stored, seeds)
     refuse_giants(setting, len(seeds), problem)
     if problem is None:
         problem, held_out = make_data(setting)
@@ -440,6 +441,20 @@ def read_params(spec: Any, path: str | Path, precision: str) -> Any:
         raise InputError(msg)
     found = {k: np.asarray(a if stacked == {True} else a[None], float) for k, a in arrays.items()}
     return trees.with_blocks(spec, found)
+
+
+def seed_numbers(seeds: Iterable[int]) -> tuple[int, ...]:
+    """Seeds as whole numbers of 32 bits, or a refusal of the first that is none.
+
+    >>> seed_numbers(range(2))
+    (0, 1)
+    """
+    chosen = tuple(seeds)
+    for seed in chosen:
+        whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+        if not whole or not 0 <= seed < 2**32:
+            raise InputError(f"seed {seed!r}: expected a whole number from 0 to {2**32 - 1}.")
+    return chosen
 
 
 def _seeds_of(stored: Any, seeds: tuple[int, ...]) -> tuple[int, ...]:

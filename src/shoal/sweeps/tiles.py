@@ -20,6 +20,7 @@ import numpy as np
 from shoal.disk.cache import code_version
 from shoal.errors import InputError
 from shoal.files import write_aside
+from shoal.lab.memory import made_arrays
 from shoal.lab.setup import Setup
 from shoal.papers import target_of
 from shoal.runtime import in_float64
@@ -127,6 +128,14 @@ def _kernel(one: Setup) -> Any:
     return kernel(one.params0)
 
 
+@in_float64
+def part_bytes(start: Setup, parts: Parts) -> float:
+    """Bytes that the kernel of one line takes: its largest array thrice, foreseen from shapes."""
+    rows = np.zeros(parts.longest, int)
+    line = jax.eval_shape(lambda one: _of_samples(one, rows), start)
+    return 3 * max(made_arrays(jax.make_jaxpr(_kernel)(line)), default=0.0)
+
+
 def one_start(model: dict[str, Any]) -> Setup:
     """The start with a seed of a paper or of a user's model."""
     how = {name: model[name] for name in ("data", "params", "precision")}
@@ -189,10 +198,15 @@ class Work(NamedTuple):
             for group in range(self.parts.prime**2):
                 file.write(self._rows_of(group).tobytes())
         made.replace(path)
+        self.forget_parts()
+        return path
+
+    def forget_parts(self) -> None:
+        """Remove the parts of an array that is there."""
         for number in range(len(self.parts.lines)):
             line_file(self.folder, number).unlink(missing_ok=True)
-        (self.folder / LINES).rmdir()
-        return path
+        if (self.folder / LINES).is_dir():
+            (self.folder / LINES).rmdir()
 
     def _rows_of(self, group: int) -> np.ndarray:
         """The kernel's rows of a group: a piece of every line through it."""
@@ -232,7 +246,8 @@ def product_with(path: Path, rows_at_once: int = 256) -> Callable[[np.ndarray], 
             for first in range(0, size, rows_at_once):
                 count = min(rows_at_once, size - first)
                 band = np.fromfile(file, np.float64, count * size).reshape(count, size)
-                image[first : first + count] = band @ v
+                with np.errstate(invalid="ignore", over="ignore"):  # seen by who asks
+                    image[first : first + count] = band @ v
         return image
 
     return product
@@ -245,7 +260,8 @@ def ends_of(
     """Both ends of the spectrum of a symmetric operator, by Lanczos with full orthogonalisation.
 
     ``converged`` compares a residual with ``rtol`` times the eigenvalue, or with rounding. The
-    lower end of an ill-conditioned kernel rarely converges: read the flag.
+    lower end of an ill-conditioned kernel rarely converges: read the flag. An operator that is not
+    finite has no ends: NaN.
 
     >>> round(ends_of(lambda v: np.array([1.0, 2.0, 9.0]) * v, 3).largest, 9)
     9.0
@@ -256,6 +272,8 @@ def ends_of(
     for _ in range(depth):
         basis.append(v)
         w = product(v)
+        if not np.isfinite(w).all():
+            return Ends(np.nan, np.nan, (np.nan, np.nan), (False, False))
         alpha.append(v @ w)
         Q = np.array(basis)
         for _ in range(2):  # twice is enough

@@ -10,6 +10,7 @@ the interval from -inf to inf.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.extend import core
+from jax.extend.core import jaxprs_in_params
 
 from shoal.verified import balls, intervals, spectra
 from shoal.verified.balls import Refusal
@@ -117,16 +119,14 @@ def _constant(value: Any) -> Value:
 
 
 def _evaluate(jaxpr: Any, consts: Any, args: list[Value]) -> list[Value]:
-    needed, under_way = _needed(jaxpr), _UNDER_WAY.get()
+    plan, under_way = _plan(jaxpr), _UNDER_WAY.get()
     values: dict[Any, Value] = dict(zip(jaxpr.invars, args, strict=True))
     values |= dict(zip(jaxpr.constvars, map(_constant, consts), strict=True))
 
     def read(atom: Any) -> Value:
         return _constant(atom.val) if isinstance(atom, core.Literal) else values[atom]
 
-    for equation, wanted in zip(jaxpr.eqns, needed, strict=True):
-        if not wanted:
-            continue
+    for equation, over in plan:
         under_way.inside.append(equation)
         try:
             found = _applied(equation, [read(atom) for atom in equation.invars])
@@ -138,19 +138,43 @@ def _evaluate(jaxpr: Any, consts: Any, args: list[Value]) -> list[Value]:
             found = [_anything(aval) for aval in avals]
         under_way.inside.pop()
         values |= dict(zip(equation.outvars, found, strict=True))
+        for variable in over:
+            del values[variable]
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _needed(jaxpr: Any) -> list[bool]:
-    """Which equations the outputs depend on."""
+@functools.lru_cache(maxsize=1024)
+def _plan(jaxpr: Any) -> list[tuple[Any, list[Any]]]:
+    """Equations that the outputs depend on, each with the variables that nobody reads after it."""
     wanted = {v for v in jaxpr.outvars if not isinstance(v, core.Literal)}
     found = []
     for equation in reversed(jaxpr.eqns):
-        used = any(v in wanted for v in equation.outvars)
-        found.append(used)
-        if used:
-            wanted.update(v for v in equation.invars if not isinstance(v, core.Literal))
+        if any(v in wanted for v in equation.outvars):
+            read = {v for v in equation.invars if not isinstance(v, core.Literal)}
+            found.append((equation, [v for v in {*read, *equation.outvars} if v not in wanted]))
+            wanted |= read
     return found[::-1]
+
+
+def needed_bytes(jaxpr: Any) -> float:
+    """Memory that an enclosure takes at most, roughly, foreseen from shapes.
+
+    Two ends for what is still to be read, and eight arrays like its result for an operation.
+    """
+    held: dict[Any, float] = {v: _bytes(v) for v in (*jaxpr.invars, *jaxpr.constvars)}
+    most = 0.0
+    for equation, over in _plan(jaxpr):
+        inner = max(map(needed_bytes, jaxprs_in_params(equation.params)), default=0.0)
+        made = {v: _bytes(v) for v in equation.outvars}
+        most = max(most, 2 * sum(held.values()) + max(inner, 8 * sum(made.values())))
+        held |= made
+        for variable in over:
+            held.pop(variable, None)
+    return most
+
+
+def _bytes(variable: Any) -> float:
+    return 8.0 * math.prod(map(float, variable.aval.shape))
 
 
 def _applied(equation: Any, given: list[Value]) -> list[Value]:
