@@ -44,8 +44,8 @@ COMMANDS: dict[str, list[str]] = {
     "landscape": ["landscape", "trained", "--points", "15", "--out", "drawn"],
     "diagnose": ["diagnose", "own.py:model", "--steps", "200", "--out", "page.html"],
     "prove": ["prove", "own.py:line", "--steps", "20", "--out", "proof.json"],
-    "kernel": ["kernel", "wu2023", *("--set num_samples=40 --set num_tokens=2 --set dim=4 "
-               "--set width=6 --part 14").split(), "--out", "kernel"],
+    "kernel": ["kernel", "wu2023", "--set", "num_samples=40", *SMALL[2:], "--part", "14",
+               "--out", "kernel"],
     "watch": [],
     "tour": ["tour", "--out", "tour.html"],
 }  # fmt: skip

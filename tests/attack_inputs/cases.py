@@ -263,8 +263,8 @@ KINDS: dict[str, Kind] = {
     "settings": _bad_settings, "options": _bad_options, "names": _bad_names, "outs": _bad_outs,
     "runs": _bad_runs, "sweeps": _bad_sweeps, "questions": _bad_questions,
     "sweep files": _bad_sweep_files, "arrays": _bad_arrays, "python": _bad_python,
-    "kernels": _bad_kernels, "ledgers": _bad_ledgers, "proofs": _bad_proofs, "pages": _bad_reports, "lines": _bad_lines,
-    "honest": _honest,
+    "ledgers": _bad_ledgers, "proofs": _bad_proofs, "pages": _bad_reports, "lines": _bad_lines,
+    "kernels": _bad_kernels, "honest": _honest,
 }  # fmt: skip
 
 

@@ -4,7 +4,9 @@ Each is a real process. What must not happen anywhere: a traceback, an exit code
 documented, a wait that does not end.
 """
 
+import argparse
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -71,7 +73,14 @@ SURROUNDINGS = {
     "nonsense for matplotlib": "env MPLBACKEND=nonsense MPLCONFIGDIR=/nonexistent {}",
     "a date far away": "env SOURCE_DATE_EPOCH=99999999999999 TZ=Nonsense/Zone {}",
 }  # fmt: skip
-BROKEN = ("Traceback", "Exception ignored", "Fatal Python error", "Segmentation", "core dumped")
+BROKEN = (
+    "Traceback",
+    "Warning: ",
+    "Exception ignored",
+    "Fatal Python error",
+    "Segmentation",
+    "core dumped",
+)
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -125,12 +134,14 @@ def tried(name: str, command: list[str]) -> tuple[int | None, str]:
     return done.returncode, ""
 
 
-def attack(has: dict[str, Path], only: tuple[str, ...] = ()) -> int:
-    """Every command in every surrounding; the number of faults, each is printed."""
-    wrong, count = 0, 0
+def attack(has: dict[str, Path], only: list[str], share: float, seed: int) -> int:
+    """Every command in every surrounding, or a drawn share; the number of faults, each printed."""
+    wrong, count, rng = 0, 0, random.Random(seed)
     for name in only or SURROUNDINGS:
         codes = []
         for sort, command in commands(has).items():
+            if rng.random() >= share:
+                continue
             code, fault = tried(name, command)
             count += 1
             codes.append(f"{sort} {code}")
@@ -146,6 +157,12 @@ def attack(has: dict[str, Path], only: tuple[str, ...] = ()) -> int:
 if __name__ == "__main__":
     from attack_inputs.specimens import make
 
+    parser = argparse.ArgumentParser(prog="attack_inputs.surroundings")
+    parser.add_argument("only", nargs="*", choices=[*SURROUNDINGS, []])
+    parser.add_argument("--share", type=float, default=1.0, help="draw this share of all pairs")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="attack-") as where:
         os.environ["SHOAL_CACHE_DIR"] = f"{where}/cache"
-        sys.exit(1 if attack(make(Path(where) / "specimens"), tuple(sys.argv[1:])) else 0)
+        made = make(Path(where) / "specimens")
+        sys.exit(1 if attack(made, given.only, given.share, given.seed) else 0)
