@@ -357,7 +357,7 @@ def gauges(shown: Sequence[Gauge]) -> str:
         parts.append(_text(2, y + 14, gauge.name, "start", "name"))
         parts.append(_text(WIDE - 2, y + 30, gauge.said, "end"))
         parts.append(f'<path class="track" d="M{axis.start:g} {y + 26}H{axis.end:g}"/>')
-        parts.append(f'<path class="limit" d="M{axis(1):g} {y + 18}v16"/>')
+        parts.append(f'<path class="limit" d="M{axis(1):g} {y + 20}v12"/>')
         if gauge.ratio is not None:
             at = axis(gauge.ratio)
             parts.append(f'<path class="gauge {kind}" d="M{axis(1):g} {y + 26}H{at:g}"/>')

@@ -42,11 +42,18 @@ def _worst(lines: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 TINY = 1e-300  # how a strict inequality writes its zero
+ENDLESS = {
+    ("lhs",): "left side not finite",
+    ("rhs",): "right side not finite",
+    ("lhs", "rhs"): "both sides not finite",
+}
 
 
-def _side(value: float | None) -> str:
-    if value is None or not np.isfinite(value):
-        return "not finite"
+def _endless(value: float | None) -> bool:
+    return value is None or not np.isfinite(value)
+
+
+def _side(value: float) -> str:
     return "0" if abs(value) < TINY else "−" * (value < 0) + f"{abs(value):.3g}"
 
 
@@ -54,6 +61,9 @@ def _both(line: dict[str, Any]) -> str:
     """Both sides with the sign that is true of them; a yes or no in these words."""
     if is_condition(line["lhs"], line["rhs"]):
         return "yes" if line["lhs"] == 0 else "no"
+    endless = [name for name in ("lhs", "rhs") if _endless(line[name])]
+    if endless:  # a sign between them would say nothing
+        return ENDLESS[tuple(endless)]
     strict = line["lhs"] == SMALLEST  # it stands for 0 in "0 < x"
     sign = {True: "≤<"[strict], False: ">≥"[strict], None: "against"}[line["holds"]]
     return f"{_side(line['lhs'])} {sign} {_side(line['rhs'])}"

@@ -16,6 +16,7 @@ _SPECIAL = re.compile(
     r"|(?<=[\w)|])\^(?P<power>[-−]?\w+(?:[/.]\d+)?|\([-−]?\w+(?:[/.]\d+)?\))"
     r"|\b(?P<front>\d+(?:\.\d+)?)e(?P<ten>[+-]?\d+)\b"
     rf"|\b(?P<letter>{'|'.join(GREEK)})\b|(?P<sign><=|>=)"
+    r"|(?<=[\w)]) (?P<operator>[-*]) (?=[\w(])"
 )
 
 
@@ -78,6 +79,8 @@ def _special(found: re.Match[str]) -> Iterator[tuple[str, str]]:
         else:
             yield "", "10"
         yield "sup", str(int(found["ten"])).replace("-", "−")
+    elif found["operator"]:
+        yield "", {"-": " − ", "*": " · "}[found["operator"]]
     else:
         yield "", GREEK.get(found["letter"] or "", {"<=": "≤", ">=": "≥"}.get(found["sign"], ""))
 
@@ -95,6 +98,8 @@ def words(text: str) -> Markup:
     '<i>W</i><sub>Q</sub> by width<sup>−p</sup> &amp; 4.5 · 10<sup>−4</sup> &lt;b&gt;'
     >>> str(words("gamma <= chi / phi^2"))
     'γ ≤ χ / φ<sup>2</sup>'
+    >>> str(words("(1 - step * mu)^t"))
+    '(1 − step · μ)<sup>t</sup>'
     """
     parts = re.split(r"(\${1,2}[^$]+\${1,2})", str(text))
     return Markup("".join(math_html(p) if k % 2 else _plain(p) for k, p in enumerate(parts)))

@@ -64,10 +64,11 @@ function draw(item, line) {
   const bar = item.querySelector(".bar"), plain = line.yes_or_no;
   bar.hidden = plain || line.relation === "=";
   const fill = bar.firstChild, along = position(line.lhs, line.rhs);
+  fill.hidden = line.holds === null && !(finite(line.lhs) && finite(line.rhs));
   fill.style.left = `${50 + Math.min(0, along)}%`;
   fill.style.right = `${50 - Math.max(0, along)}%`;
   const words = line.holds === null ? "undecided" : line.holds ? "yes" : "no";
-  item.querySelector(".both").textContent = plain ? words : `${side(line.lhs)} ${relation(line)} ${side(line.rhs)}`;
+  item.querySelector(".both").textContent = plain ? words : sides(line);
   const margin = line.margin;
   item.querySelector(".margin").textContent = plain || margin === null ? "" : `margin ${margin > 0 ? "+" : margin < 0 ? "−" : ""}${number(Math.abs(margin), 3)}`;
   item.dataset.margin = margin ?? "";
@@ -75,7 +76,13 @@ function draw(item, line) {
 
 // the least positive float stands for 0 in "0 < x"
 const none = (value) => value !== null && Math.abs(value) < 1e-300;
-const side = (value) => (value === null ? "not finite" : number(none(value) ? 0 : value));
+const finite = (value) => value !== null;
+const side = (value) => number(none(value) ? 0 : value);
+// a sign between numbers that are not finite would say nothing
+function sides(line) {
+  if (finite(line.lhs) && finite(line.rhs)) return `${side(line.lhs)} ${relation(line)} ${side(line.rhs)}`;
+  return `${finite(line.rhs) ? "left side" : finite(line.lhs) ? "right side" : "both sides"} not finite`;
+}
 // the sign that is true of both sides: of a hypothesis that fails, the opposite one
 const signs = { "=": ["=", "≠"], "<": ["<", "≥"], "≤": ["≤", ">"] };
 const relation = (line) => (line.holds === null ? "against" : signs[line.relation === "=" ? "=" : none(line.lhs) && line.lhs > 0 ? "<" : "≤"][line.holds ? 0 : 1]);
