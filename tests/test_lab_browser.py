@@ -78,7 +78,10 @@ class Browser:
         self.run("document.getElementById(arguments[0]).click()", name)
 
     def set(self, name, value):
-        """Type a value into a box, or choose it from a menu."""
+        """Type a value into a box, or choose it from a menu, as soon as the page has it."""
+        box = f"document.getElementById({json.dumps(name)})"
+        listed = f"Array.from({box}.options).some((o) => o.value === {json.dumps(str(value))})"
+        self.until(f"{box} && ({box}.tagName !== 'SELECT' || {listed})")
         self.run(
             "const box = document.getElementById(arguments[0]); box.value = arguments[1];"
             "box.dispatchEvent(new Event('change', {bubbles: true}));", name, str(value),
@@ -346,6 +349,14 @@ def test_pin_and_compare_and_the_link_brings_pins_back(browser):
     browser.until("document.getElementById('risk').data.some((c) => c.name === 'pinned 1')")
     assert browser.curve("pinned 1") == ghost
     assert browser.curve() == mine
+    # an automatic step is that of the theorem, so another theorem is another curve
+    browser.click("pin")
+    browser.set("theorems", "kernel_regime")
+    browser.until("location.hash.includes('theorem=kernel_regime') && lab.status?.finished")
+    browser.until("document.getElementById('pins').textContent.includes('size of theorem a')")
+    browser.finished()
+    browser.click("pin")
+    assert browser.run("return document.querySelectorAll('#pins .pinned').length") == 3
 
 
 @pytest.mark.slow

@@ -12,10 +12,13 @@ import { page } from "./page.js";
 const MOST = 6, SVG = "http://www.w3.org/2000/svg";
 const STROKES = { dash: "7 4", dot: "2 3", dashdot: "7 3 2 3" };
 
+// The state with the theorem that is compared, named also where it was not chosen.
+const present = () => ({ ...page.state, theorem: page.run.theorem ?? "" });
+
 export function addPin() {
-  const { run, state, status, known } = page;
+  const { run, status } = page;
   if (!run.step.length) return said("Nothing to pin yet: press Play first.");
-  const pin = { state: structuredClone({ ...state, theorem: known.theorem ?? "" }), at: status.at, step: [...run.step], risk: [...run.risk], slot: String(Date.now()) };
+  const pin = { state: structuredClone(present()), at: status.at, step: [...run.step], risk: [...run.risk], slot: String(Date.now()) };
   if (page.pins.some((other) => other.at === pin.at && !differences(other.state, pin.state).length)) return said("This curve is pinned already.");
   use([...page.pins.slice(-(MOST - 1)), pin]);
 }
@@ -46,7 +49,7 @@ export function showPins() {
 }
 
 function one(pin, k) {
-  const differs = differences(page.state, pin.state), last = pin.risk?.findLast((v) => v !== null);
+  const differs = differences(present(), pin.state), last = pin.risk?.findLast((v) => v !== null);
   const text = make("span", { textContent: `pinned ${k + 1}: ${differs.length ? differs.join(", ") : "the same settings"}; risk ${number(last)} at step ${pin.at}` });
   const back = make("button", { className: "plain", textContent: "go back to it" }), away = make("button", { className: "plain", textContent: "remove", ariaLabel: `remove pinned ${k + 1}` });
   back.onclick = () => {
