@@ -270,6 +270,24 @@ def test_a_slow_client_does_not_stop_others_and_is_sent_what_it_missed(lab):
     quick.close()
 
 
+def test_requests_that_are_never_finished_stop_nobody(lab):
+    name, port = lab.host.split(":")
+    whole = (
+        f"POST /{lab.token}/do/abcdefgh HTTP/1.1\r\nHost: {lab.host}\r\nOrigin: {lab.origin}\r\n"
+    )
+    begun = (whole.encode()[:40], whole.encode() + b"Content-Length: 60000\r\n\r\n{")
+    before, lines = lab.memory(), []
+    for number in range(100):
+        lines.append(socket.create_connection((name, int(port))))
+        lines[-1].sendall(begun[number % 2])
+    page = lab.page()
+    page.look()
+    page.until("gauges")
+    assert lab.memory() - before < 30 * 2**20
+    for line in (*lines, page):
+        line.close()
+
+
 def test_a_worker_that_is_killed_is_started_again_and_pages_are_told(lab):
     page = lab.page()
     page.tell("hello")
