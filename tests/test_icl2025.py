@@ -466,5 +466,8 @@ def test_the_visit_says_what_its_runs_say():
     visit = PAPER.visit()
     assert visit.head == ("spectrum", "attention", "theorem", "last risk", "verdict")
     assert [row[-1] for row in visit.cells] == ["holds", "not applicable", "holds"]
-    assert visit.words == "The exact curve holds; with a spectrum it is not applicable."
+    assert "theorem_b holds. Tokens with a spectrum: theorem_b is not applicable" in visit.words
+    assert [curve.label for curve in visit.panels[0].curves] == [
+        what.split(", ", 1)[1] for what, _ in visit.verdicts
+    ]
     assert all(len(row) == len(visit.head) for row in visit.cells)

@@ -64,9 +64,9 @@ def tour(*, out: Path, interactive: bool, json: bool) -> None:
 
 def _story(paper: Paper, visit: Visit) -> list[page.Section]:
     """A visit as cards: the story, then the runs that are shown at length."""
-    title = visit.title[:1].upper() + visit.title[1:]
+    title, about = (text[:1].upper() + text[1:] for text in (visit.title, visit.about))
     first = page.Section(
-        title, visit.about, visit.verdicts, (("", visit.head, tuple(visit.cells)),), visit.panels,
+        title, about, visit.verdicts, (("", visit.head, tuple(visit.cells)),), visit.panels,
         finding=visit.finding or visit.words.splitlines()[0], label=paper.key,
         seen=visit.words,
     )  # fmt: skip

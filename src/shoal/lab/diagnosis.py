@@ -292,7 +292,7 @@ def _risk_panel(look: Look, causes: tuple[Cause, ...]) -> Panel:
         if (trial := cause.trial) is not None:
             at = np.linspace(0, trial.steps, len(trial.changed))
             curves.append(_curve(f"{number}: {trial.words}", at, trial.changed))
-    title = "the run, and each change that was tried"
+    title = "the run, and each change that was tried" if len(curves) > 1 else "the run"
     return Panel(title, "step", "risk", tuple(curves), log_y=True)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from shoal.figures import Panel
+from shoal.figures import Panel, band
 from shoal.lab.run import Run, train
 from shoal.lab.theorem import certify
 
@@ -32,20 +32,22 @@ def compared(
 
     ``cases`` pairs settings, beside those that all runs share, with the key of a theorem.
     """
-    rows, cases = [], tuple(cases)
+    rows, curves, cases = [], [], tuple(cases)
     for values, theorem in cases:
         run = train(paper.setup({**shared, **values}))
+        curves.append(band(", ".join(map(str, values.values())), run.step, run.risk, positive=True))
         row = {**values, "theorem": theorem, "last risk": float(run.risk[0, -1])}
         rows.append(row | {"verdict": certify(run, theorem).verdict})
     head = (*dict.fromkeys(name for values, _ in cases for name in values), "theorem", "last risk")
     texts = [[number(x) if isinstance(x := row.get(k, ""), float) else str(x) for k in head]
              for row in rows]  # fmt: skip
     verdicts = [row["verdict"] for row in rows]
-    named = zip((row["theorem"] for row in rows), verdicts, strict=True)
+    named = zip(curves, (row["theorem"] for row in rows), verdicts, strict=True)
     return Visit(
         title, rows, (*head, "verdict"), [(*t, v) for t, v in zip(texts, verdicts, strict=True)],
         words.format(*verdicts), about=about,
-        verdicts=tuple((f"{theorem}, run {k}", v) for k, (theorem, v) in enumerate(named, 1)),
+        panels=(Panel("the runs", "step", "risk", tuple(curves), log_y=True),),
+        verdicts=tuple((f"{theorem}, {curve.label}", v) for curve, theorem, v in named),
     )  # fmt: skip
 
 

@@ -90,8 +90,9 @@ def _replaced(state: State, name: str, word: str) -> State:
 
 
 def _found(name: str, word: str, before: list[str], left: list[str], text: str) -> dict[str, Any]:
-    gained = f"{len(before) - len(left)} of {len(before)} failing hypotheses would hold"
-    said = "every hypothesis would hold" if not left else gained
+    more = len(before) - len(left)
+    gained = "one more hypothesis" if more == 1 else f"{more} more hypotheses"
+    said = "every hypothesis would hold" if not left else f"{gained} would hold"
     return {"name": name, "value": word, "whole": not left, "text": f"{text}: {said}"}
 
 

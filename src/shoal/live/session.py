@@ -91,7 +91,11 @@ class Session:
         self.pieces, self.seconds, self.first_piece = [], 0.0, 0
         self.changes = list(asked.state.changes)
         self.number += 1
-        self.tell("run", run=self.number, total=asked.total, every=asked.setup.setting.every)
+        setting, weights = asked.setup.setting, size(asked.setup.params0)
+        self.tell(
+            "run", run=self.number, total=asked.total, every=setting.every, method=setting.method,
+            weights=weights,
+        )  # fmt: skip
 
     def go(self, goal: int, pace: float) -> None:
         """Train up to a step."""
@@ -297,7 +301,6 @@ class Session:
             probes=[{"name": n, "sentence": sentence(asked.setup, n)} for n in names],
             recorded=asked.probes, num_samples=setting.num_samples,
             uncovered=asked.uncovered, drops=hasattr(asked.source, "setting"),
-            weights=size(asked.setup.one().params0), method=setting.method,
         )  # fmt: skip
 
     def _tell_statement(self) -> None:

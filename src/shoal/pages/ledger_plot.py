@@ -97,7 +97,7 @@ def claim_plots(record: Json) -> str:
 
 # ---------------------------------------------------------------------------------------- strip
 
-WIDE, HIGH, LINE = 440, 76, 42
+WIDE, HIGH, LINE = 440, 80, 46
 
 
 def strip(record: Json) -> str:
@@ -113,11 +113,13 @@ def strip(record: Json) -> str:
     if math.isfinite(high - low):
         parts.append(f'<path class="median" d="M{x(low):g} {LINE}H{x(high):g}"/>')
     parts.append(f'<path class="dots k0" d="{_dots(ends.mean(axis=1), x)}"/>')
+    names = []
     for row, (name, level) in enumerate(limits_of(record)):
-        at, y = x(level), 11 + 13 * row  # names of near limits stand below each other
+        at, y = x(level), 13 + 15 * row  # names of near limits stand below each other
         parts.append(f'<path class="limit" d="M{at:g} {y - 6}V{HIGH - 16}"/>')
         anchor = "end" if at > WIDE / 2 else "start"
-        parts.append(_text(at + (-5 if anchor == "end" else 5), y, name, anchor, "limit"))
+        names.append(_text(at + (-5 if anchor == "end" else 5), y, name, anchor, "limit"))
+    parts += names  # above the lines, which they interrupt
     label = escape(f"{len(ends)} draws of {record['effect']}, with the limits of the rule")
     return (
         f'<svg class="strip" viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="{label}">'

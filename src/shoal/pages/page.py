@@ -32,6 +32,8 @@ VERDICTS = frozenset((
     "inconclusive", "exploratory", "stale", "superseded", "not testable", "converges", "stuck",
     "undecided", "at the floor", "slow", "diverged",
 ))  # fmt: skip
+MOST_BESIDE = 6
+"""Columns of a table that fit beside a chart."""
 _NUMBER = re.compile(r"[-+−≤=<>~ ]*\d[\d.,e+\-– ]*%?")
 
 
@@ -115,7 +117,7 @@ def render(
         before = sections[number - 2].group if number > 1 else ""
         made.append(section._asdict() | {
             "id": f"s{number}", "charts": charts, "films": _films(section.slides),
-            "gauges": svg.gauges(section.gauges),
+            "gauges": svg.gauges(section.gauges), "beside": _fits_beside(section),
             "heading": section.group if section.group != before else "",
             "marks": {verdict for _, verdict in section.verdicts},
         })  # fmt: skip
@@ -126,6 +128,12 @@ def render(
         contents=_contents(made), panels=panels if interactive else [], command=command,
         citations=citations, versions=versions(), made=when, **shell(*scripts),
     )  # fmt: skip
+
+
+def _fits_beside(section: Section) -> bool:
+    """Whether tables and details stand beside the only chart; a wider table would be cut there."""
+    narrow = all(len(head) <= MOST_BESIDE for _, head, _ in section.tables)
+    return len(section.panels) == 1 and narrow and bool(section.tables or section.details)
 
 
 def _contents(made: list[dict[str, Any]]) -> list[tuple[str, str]]:

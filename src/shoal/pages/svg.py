@@ -220,7 +220,7 @@ def _limits(limits: Sequence[tuple[str, float]], x: Axis, y: Axis) -> list[str]:
 
 # ------------------------------------------------------------------------- heat maps, surfaces
 
-BAR = 66  # room for the bar of colours
+BAR = 84  # room for the bar of colours
 
 
 def _bar(labels: Sequence[tuple[float, str]], top: float, high: float) -> list[str]:

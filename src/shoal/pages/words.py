@@ -10,13 +10,15 @@ _RISKY = re.compile(r"[<>&\"]|\\(href|url|style|class|html|require|def|newcomman
 GREEK = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "eta": "η", "kappa": "κ", "lambda": "λ",
     "mu": "μ", "rho": "ρ", "sigma": "σ", "phi": "φ", "chi": "χ",
+    "tau": "τ", "epsilon": "ε", "theta": "θ", "omega": "ω",
 }  # fmt: skip
 _SPECIAL = re.compile(
-    rf"\b(?P<base>{'|'.join(GREEK)}|[A-Za-z])_(?P<index>[A-Za-z0-9]{{1,4}})\b"
+    rf"\b(?P<base>{'|'.join(GREEK)}|[A-Za-z])_(?P<index>t\+1|[A-Za-z0-9]{{1,4}})\b"
     r"|(?<=[\w)|])\^(?P<power>[-−]?\w+(?:[/.]\d+)?|\([-−]?\w+(?:[/.]\d+)?\))"
     r"|\b(?P<front>\d+(?:\.\d+)?)e(?P<ten>[+-]?\d+)\b"
     rf"|\b(?P<letter>{'|'.join(GREEK)})\b|(?P<sign><=|>=)"
     r"|(?<=[\w)]) (?P<operator>[-*]) (?=[\w(])"
+    r"|\b(?P<extreme>max|min)_(?P<over>[A-Za-z])\b|(?<![\w.)\]-])(?P<minus>-)(?=\.?\d)"
 )
 
 
@@ -79,6 +81,10 @@ def _special(found: re.Match[str]) -> Iterator[tuple[str, str]]:
         else:
             yield "", "10"
         yield "sup", str(int(found["ten"])).replace("-", "−")
+    elif found["extreme"]:
+        yield from (("", found["extreme"]), ("sub", found["over"]))
+    elif found["minus"]:
+        yield "", "−"
     elif found["operator"]:
         yield "", {"-": " − ", "*": " · "}[found["operator"]]
     else:
@@ -96,10 +102,14 @@ def words(text: str) -> Markup:
 
     >>> str(words("W_Q by width^-p & 4.5e-04 <b>"))
     '<i>W</i><sub>Q</sub> by width<sup>−p</sup> &amp; 4.5 · 10<sup>−4</sup> &lt;b&gt;'
+    >>> str(words("|r_t+1| <= tau"))
+    '|<i>r</i><sub>t+1</sub>| ≤ τ'
     >>> str(words("gamma <= chi / phi^2"))
     'γ ≤ χ / φ<sup>2</sup>'
     >>> str(words("(1 - step * mu)^t"))
     '(1 − step · μ)<sup>t</sup>'
+    >>> str(words("max_t |K_t - K_0| is -0.5 in 2026-01-01"))
+    'max<sub>t</sub> |<i>K</i><sub>t</sub> − <i>K</i><sub>0</sub>| is −0.5 in 2026-01-01'
     """
     parts = re.split(r"(\${1,2}[^$]+\${1,2})", str(text))
     return Markup("".join(math_html(p) if k % 2 else _plain(p) for k, p in enumerate(parts)))

@@ -345,5 +345,6 @@ PAPER.visit_by_theorems(
     {"init": "aligned", "scale": 0.1, "step_size": 0.05, "num_steps": 120},
     [({"spectrum": "white"}, "theorem_b"), ({"spectrum": "linear"}, "theorem_b"),
      ({"spectrum": "linear", "attention": "separate"}, "theorem_s")],
-    "The exact curve {0}; with a spectrum it is {1}.",
+    "White tokens, whose risk has a known curve: theorem_b {0}. Tokens with a spectrum: theorem_b "
+    "is {1}; with separate keys theorem_s is compared, and the verdict is: {2}.",
     about="linear attention learns to regress in context.")  # fmt: skip

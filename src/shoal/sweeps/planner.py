@@ -172,7 +172,18 @@ def exponent_text(name: str, frontier: Frontier) -> str:
     if frontier.fit is None:
         return f"{name}: too few seeds have such a width to fit an exponent"
     fit = frontier.fit
-    return f"{name}: width ~ samples^{fit.slope:.2f} [{fit.low:.2f}, {fit.high:.2f}]"
+    sure = f"exponent {fit.low:.2f} to {fit.high:.2f} with 95 %"
+    return f"{name}: width ~ samples^{fit.slope:.2f} ({sure})"
+
+
+def _said_of(inside: tuple[Curve, ...]) -> str:
+    """What the lines over the phase diagram are."""
+    drawn = {"trains": "trains", "certified": "is certified"}
+    names = [drawn[edge.label.split()[0]] for edge in inside]
+    if not names:
+        return ""
+    lines = "The line is" if len(names) == 1 else "The lines are"
+    return f"{lines} the smallest width that {', or that '.join(names)}: the median over seeds."
 
 
 def figure(result: Result) -> Figure:
@@ -191,7 +202,7 @@ def figure(result: Result) -> Figure:
     plane = Surface("share of seeds", np.log2(x), np.log2(result.widths), result.converged.T)
     inside = tuple(edge for edge in edges if edge.y.max() <= np.log2(result.widths[-1]))
     titles = "share of seeds that train", "log2 samples", f"log2 {search.grow}"
-    share = Panel(*titles, inside, surface=plane)
+    share = Panel(*titles, inside, surface=plane, note=_said_of(inside))
     width = Panel("smallest width", "samples", search.grow, tuple(lines), log_x=True, log_y=True)
     values = "".join(f", {name}={value}" for name, value in search.values.items())
     caption = (

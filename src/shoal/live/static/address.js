@@ -49,7 +49,8 @@ export function differences(mine, other) {
     if ((mine.values[name] ?? "default") !== (other.values[name] ?? "default")) found.push(`${name} ${other.values[name] ?? "default"}`);
   }
   const steps = [mine, other].map((state) => state.values.step_size ?? "auto");
-  if (mine.theorem !== other.theorem && steps.includes("auto")) found.push(`step size of ${other.theorem.replaceAll("_", " ") || "no theorem"}`);
+  const judged = mine.theorem && other.theorem; // a link may leave it to the lab
+  if (judged && mine.theorem !== other.theorem && steps.includes("auto")) found.push(`step size of ${other.theorem.replaceAll("_", " ")}`);
   if (mine.seed !== other.seed) found.push(`seed ${other.seed}`);
   if (mine.data !== other.data) found.push(other.data ? "other data" : "data of the paper");
   if (JSON.stringify(mine.changes) !== JSON.stringify(other.changes)) found.push(other.changes.length ? `step size changed at ${other.changes.map(([at]) => at).join(", ")}` : "constant step size");

@@ -39,6 +39,15 @@ function places(low, high, multiples) {
   return found.filter((tick) => tick >= low * 0.98 && tick <= high * 1.02);
 }
 
+// The range of a log axis with room for a line of words above all curves.
+function roomAbove(traces) {
+  let low = Infinity, high = 0;
+  for (const value of traces.flatMap((t) => t.y)) if (value > 0) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  if (!high) return {};
+  const decades = Math.max(Math.log10(high / low), 0.1);
+  return { range: [Math.log10(low) - 0.05 * decades, Math.log10(high) + 0.15 * decades] };
+}
+
 export function drawRisk(view) {
   if (!ready()) return;
   const traces = [], shapes = [], notes = [];
@@ -57,7 +66,7 @@ export function drawRisk(view) {
   }
   const values = traces.flatMap((t) => [t.y[0], t.y.at(-1), ...t.y.filter((_, k) => k % 50 === 0)]).filter((v) => v !== null);
   const frame = layout("step", "risk", { shapes, annotations: notes, showlegend: traces.length > 1, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" }, margin: { t: 34, r: 12, b: 44, l: 64 } });
-  frame.yaxis = axis("risk", logarithmic(values));
+  frame.yaxis = axis("risk", { ...logarithmic(values), ...(view.proof ? roomAbove(traces) : {}) });
   frame.xaxis.range = [0, Math.max(view.total, 1)];
   globalThis.Plotly.react(byId("risk"), traces, frame, options);
 }
@@ -118,9 +127,10 @@ export function drawPlane(message) {
 
 // ------------------------------------------------------------------------------------ attention
 
+const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+
 function shade(share) {
-  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const [from, to] = dark ? [[15, 21, 27], [120, 205, 255]] : [[255, 255, 255], [0, 60, 110]];
+  const [from, to] = isDark() ? [[15, 21, 27], [120, 205, 255]] : [[255, 255, 255], [0, 60, 110]];
   return from.map((c, k) => Math.round(c + share * (to[k] - c)));
 }
 
@@ -146,10 +156,11 @@ export function drawAttention(message) {
   const place = byId("attention");
   if (!message) return; // being measured
   if (!message.start.maps.length) return place.replaceChildren(make("p", { className: "sentence", textContent: "No softmax attention was found in this model." }));
+  const [least, most] = isDark() ? ["dark", "bright"] : ["white", "blue"];
   place.replaceChildren(...message.start.maps.map((start, k) => {
     const now = message.now?.maps[k], top = Math.max(...start.flat(), ...(now?.flat() ?? []), 2 / start[0].length); // uniform is half-way at most
     const sides = [make("div", { className: "map" }, canvas(start, top, "at the start"), make("span", { textContent: "at the start" }))];
     if (now) sides.push(make("div", { className: "map" }, canvas(now, top, `at step ${message.at}`), make("span", { textContent: `at step ${message.at}` })));
-    return make("div", {}, make("span", { className: "sentence", textContent: `${message.start.names[k]}; light 0, strong ${number(top, 3)}` }), make("div", { className: "maps" }, ...sides));
+    return make("div", {}, make("span", { className: "sentence", textContent: `${message.start.names[k]}; ${least} is 0, ${most} ${number(top, 3)}` }), make("div", { className: "maps" }, ...sides));
   }));
 }

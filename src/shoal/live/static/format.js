@@ -37,19 +37,21 @@ export const byId = (id) => document.getElementById(id);
 export const spaced = (name) => name.replaceAll("_", " ");
 
 // Words as they are set in print: indices lowered, powers raised, Greek letters by their signs.
-const GREEK = { alpha: "α", beta: "β", gamma: "γ", delta: "δ", eta: "η", kappa: "κ", lambda: "λ", mu: "μ", rho: "ρ", sigma: "σ", phi: "φ", chi: "χ" };
+const GREEK = { alpha: "α", beta: "β", gamma: "γ", delta: "δ", eta: "η", kappa: "κ", lambda: "λ", mu: "μ", rho: "ρ", sigma: "σ", phi: "φ", chi: "χ", tau: "τ", epsilon: "ε", theta: "θ", omega: "ω" };
 const LETTERS = Object.keys(GREEK).join("|");
-const SET = new RegExp(`\`([^\`]+)\`|\\b(${LETTERS}|[A-Za-z])_([A-Za-z0-9]{1,4})\\b|(?<=[\\w)|])\\^(-?\\w+(?:[/.]\\d+)?|\\(-?\\w+(?:[/.]\\d+)?\\))|\\b(${LETTERS})\\b|(<=|>=)|(?<=[\\w)]) ([-*]) (?=[\\w(])`, "g");
+const SET = new RegExp(`\`([^\`]+)\`|\\b(${LETTERS}|[A-Za-z])_(t\\+1|[A-Za-z0-9]{1,4})\\b|(?<=[\\w)|])\\^(-?\\w+(?:[/.]\\d+)?|\\(-?\\w+(?:[/.]\\d+)?\\))|\\b(${LETTERS})\\b|(<=|>=)|(?<=[\\w)]) ([-*]) (?=[\\w(])|\\b(max|min)_([A-Za-z])\\b|(?<![\\w.)\\]-])-(?=\\.?\\d)`, "g");
 export function showWords(place, text) {
   const nodes = [];
   let end = 0;
   for (const found of text.matchAll(SET)) {
-    const [whole, code, base, index, power, letter, sign, operator] = found;
+    const [whole, code, base, index, power, letter, sign, operator, extreme, over] = found;
     nodes.push(text.slice(end, found.index));
     if (code) nodes.push(make("code", { textContent: code }));
     else if (base) nodes.push(make("i", { textContent: GREEK[base] ?? base }), make("sub", { textContent: index }));
     else if (power) nodes.push(make("sup", { textContent: power.replace(/[()]/g, "").replace("-", "−") }));
     else if (operator) nodes.push(operator === "-" ? " − " : " · ");
+    else if (extreme) nodes.push(extreme, make("sub", { textContent: over }));
+    else if (whole === "-") nodes.push("−");
     else nodes.push(letter ? GREEK[letter] : sign === "<=" ? "≤" : "≥");
     end = found.index + whole.length;
   }

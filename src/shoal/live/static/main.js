@@ -5,7 +5,7 @@ import { askAgain, go, look, looked, play, refused, rest, restart, set, tell } f
 import { drawAttention, drawPlane, drawSpectrum } from "./charts.js";
 import { markWrong, showControls } from "./controls.js";
 import { redraw, redrawAll } from "./drawing.js";
-import { byId, make, number } from "./format.js";
+import { byId, make, number, showWords } from "./format.js";
 import { listen } from "./line.js";
 import { keepAddress, readAddress, writeAddress } from "./link.js";
 import { alarm, busy, idle, quiet, said } from "./notices.js";
@@ -54,7 +54,7 @@ const handlers = {
   },
   run(message) {
     const { run } = page, before = run.step.length > 1 ? { step: run.step, risk: run.risk } : run.before;
-    page.run = { ...freshRun(), number: message.run, total: message.total, before };
+    page.run = { ...freshRun(), number: message.run, total: message.total, weights: message.weights, method: message.method, before };
     byId("proof").hidden = true;
     byId("prove").disabled = false;
     blankPlane();
@@ -109,12 +109,12 @@ const handlers = {
   note: (message) => said(message.text),
   error(message) {
     idle();
+    if (message.about === "prove") return showProof({ verdict: "", reason: message.text });
     alarm(message.text);
     if (message.about === "look") {
       markWrong(message.text.split("=")[0]);
       refused();
     }
-    if (message.about === "prove") showProof({ verdict: "", reason: message.text });
     if (message.about === "landscape") blankPlane();
   },
   ready: rest,
@@ -136,7 +136,7 @@ const handlers = {
   landscape(message) {
     if (message.slot !== String(page.run.number)) return;
     byId("landscape-button").disabled = false;
-    byId("landscape-words").textContent = message.words;
+    showWords(byId("landscape-words"), message.words);
     page.latest.plane = message;
     drawPlane(message);
   },

@@ -15,7 +15,8 @@ export function prove() {
 }
 
 export function proveIfSmall() {
-  if (page.known.weights <= SMALL && page.known.method === "gd" && !page.status.diverged) prove();
+  const { weights, method } = page.run;
+  if (weights <= SMALL && method === "gd" && !page.status.diverged) prove();
 }
 
 export function showProof(message) {

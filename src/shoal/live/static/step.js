@@ -15,9 +15,9 @@ export function showStep() {
   along = scale(Math.min(middle / 1000, ...all), Math.max(middle * 4, ...all), false);
   const slider = byId("step-slider"), box = byId("step-box");
   if (document.activeElement !== slider) slider.value = along.place(marks.now);
-  if (document.activeElement !== box) box.value = marks.now < 1e-3 ? marks.now.toExponential(3) : String(Number(marks.now.toPrecision(5)));
+  if (document.activeElement !== box) box.value = marks.now < 1e-3 ? marks.now.toExponential(3) : String(Number(marks.now.toPrecision(4)));
   const lines = [
-    ["largest", `largest that ${page.known.theorem ? spaced(page.known.theorem) : "the theorem"} allows`, "--bound"],
+    ["largest", `largest that ${page.run.theorem ? spaced(page.run.theorem) : "the theorem"} allows`, "--bound"],
     ["edge", "2 / sharpness: unstable beyond", "--bad"],
     ["usual", "default", "--accent"],
   ];

@@ -70,7 +70,7 @@ function draw(item, line) {
   const words = line.holds === null ? "undecided" : line.holds ? "yes" : "no";
   item.querySelector(".both").textContent = plain ? words : sides(line);
   const margin = line.margin;
-  item.querySelector(".margin").textContent = plain || margin === null ? "" : `margin ${margin > 0 ? "+" : margin < 0 ? "−" : ""}${number(Math.abs(margin), 3)}`;
+  item.querySelector(".margin").textContent = plain || margin === null || !(finite(line.lhs) && finite(line.rhs)) ? "" : `margin ${margin > 0 ? "+" : margin < 0 ? "−" : ""}${number(Math.abs(margin), 3)}`;
   item.dataset.margin = margin ?? "";
 }
 

@@ -5,6 +5,7 @@ abstract in our words, and every setting is ours. Every seed draws its own data 
 measure takes a design and seeds and returns one effect per seed.
 """
 
+import math
 from functools import partial
 from typing import Any
 
@@ -433,12 +434,16 @@ def _visited(residual: str) -> tuple[Run, dict[str, Any]]:
     }  # fmt: skip
 
 
+def _finite(value: float) -> str:
+    return number(value) if math.isfinite(value) else "infinite"
+
+
 def visit() -> Visit:
     """Two layers with and without residuals: conditioning, and what theorem D certifies."""
     runs, rows = zip(*map(_visited, ("both", "none")), strict=True)
     said = [
         f"{word} residuals the second layer's attention output has condition number "
-        f"{number(row['condition'])}, and theorem_d certifies initial errors up to "
+        f"{_finite(row['condition'])}, and theorem_d certifies initial errors up to "
         f"{number(row['r_max'])}: {row['verdict']}."
         for word, row in zip(("With", "Without"), rows, strict=True)
     ]
@@ -457,8 +462,8 @@ def visit() -> Visit:
         panels=(Panel("at one step for both", "step", "risk over its start", curves),),
         verdicts=tuple((f"theorem_d, residuals: {r['residual']}", r["verdict"]) for r in rows),
         finding="Two layers: the condition number of attention's output is "
-        f"{number(rows[0]['condition'])} with residual connections and "
-        f"{number(rows[1]['condition'])} without.",
+        f"{_finite(rows[0]['condition'])} with residual connections and "
+        f"{_finite(rows[1]['condition'])} without.",
     )
 
 
