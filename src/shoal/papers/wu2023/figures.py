@@ -144,7 +144,10 @@ def attention_maps(full: bool) -> Figure:
         for when, B in zip(("start", "end"), run.probes["attention"][0, :, 0], strict=True):
             image = Image("attention", B)
             panels.append(Panel(f"p = {p:g}, {when}", "key", "query", images=(image,)))
-    caption = f"One sequence, width {width}, seed 0. Uniform attention would be flat."
+    caption = (
+        f"Attention weights of one sequence, width {width}, seed 0; scores are scaled by width^-p. "
+        "Uniform attention would be flat."
+    )
     return Figure("attention_maps", "Attention before and after training", caption, tuple(panels))
 
 
