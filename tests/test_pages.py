@@ -73,6 +73,39 @@ def test_powers_and_indices_of_a_drawn_text_end_where_they_end():
     assert sum(shifts) == 0  # the text ends on its line
 
 
+def test_a_long_name_of_a_hypothesis_takes_two_lines_and_moves_what_follows():
+    name = "activation: its second derivative is bounded (smooth_leaky, gelu)"
+    long, short = (
+        svg.gauges([svg.Gauge(first, 0.5, "1 ≤ 2", True), svg.Gauge("b", 0.5, "1 ≤ 2", True)])
+        for first in (name, "a")
+    )
+    lines = re.findall(r'class="name">(.*?)</text>', long)
+    assert " ".join(lines[:-1]) == name
+    assert max(map(len, lines)) <= svg.LONG
+    bar = re.compile(r'class="track" d="M6 (\S+)H')
+    below = [[float(y) for y in bar.findall(drawn)] for drawn in (long, short)]
+    assert [high - low for high, low in zip(*below, strict=True)] == [svg.NEXT, svg.NEXT]
+
+
+def test_a_certificate_shows_what_differs_from_the_defaults_and_folds_the_rest():
+    found = certificate("holds", ("a", 1.0, 2.0, True, 0.5))
+    found["setting"] = {"width": 64, "dim": 20}
+    _, setting = theorems.certificate_sections(found, {"width": 256, "dim": 20})
+    assert setting.details == (("width", "64"),)
+    assert setting.more_details == (("width", "64"), ("dim", "20"))
+
+
+def test_a_wide_table_stands_below_its_chart():
+    def beside(columns):
+        head = tuple(map(str, range(columns)))
+        panel = Panel("p", "x", "y", (line("a", [0, 1], [1, 2]),))
+        section = Section("a", tables=(("", head, (head,)),), panels=(panel,))
+        return 'class="beside"' in page.render("t", "", [section], command="", citations=())
+
+    assert beside(page.MOST_BESIDE)
+    assert not beside(page.MOST_BESIDE + 1)
+
+
 def test_a_long_name_of_an_axis_stands_above_the_picture():
     name = "orders of the loss over its start, one connection alone over the other one alone"
     drawn = svg.chart(Panel("p", "x", name, (line("a", [0, 1], [1, 2]),)))

@@ -184,7 +184,7 @@ def _page_of(path: Path, target: str) -> Page:
         if isinstance(value, dict) and {"paper", "theorem", "results"} <= set(value):
             paper = known_paper(str(value["paper"]))
             with _reading(path):
-                parts = theorems.certificate_sections(value)
+                parts = theorems.certificate_sections(value, paper.setting().asdict())
             return f"{paper.key}.{value['theorem']}", paper.title, parts, [paper]
     msg = (
         f"{str(path)!r} is not a run folder, a reproduction or a certificate; make one with "

@@ -6,6 +6,7 @@ to show numbers where a reader points.
 """
 
 import itertools
+import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
@@ -336,7 +337,7 @@ def _solid(panel: Panel) -> str:
 
 # --------------------------------------------------------------------------------------- gauges
 
-ROW, REACH = 40, 1000.0  # a bar shows ratios from 1 / REACH to REACH
+ROW, NEXT, LONG, REACH = 40, 17, 52, 1000.0  # a bar shows ratios from 1 / REACH to REACH
 BAR_END = 255.0
 
 
@@ -345,16 +346,19 @@ def gauges(shown: Sequence[Gauge]) -> str:
     if not shown:
         return ""
     axis = Axis(1 / REACH, REACH, 6, BAR_END, log=True)
-    high = TOP + ROW * len(shown) + 2
+    names = [textwrap.wrap(gauge.name, LONG, break_on_hyphens=False) or [""] for gauge in shown]
     parts = [
         _text(axis(1), 13, "limit", "middle", "limit"),
         _text(axis.start - 4, 13, "holds by far", "start"),
         _text(axis.end, 13, "fails by far", "end"),
     ]
-    for k, gauge in enumerate(shown):
-        y = TOP + ROW * k
+    y = TOP
+    for gauge, lines in zip(shown, names, strict=True):
+        for line in lines:
+            parts.append(_text(2, y + 14, line, "start", "name"))
+            y += NEXT
+        y -= NEXT
         kind = {True: "good", False: "bad", None: "odd"}[gauge.holds]
-        parts.append(_text(2, y + 14, gauge.name, "start", "name"))
         parts.append(_text(WIDE - 2, y + 30, gauge.said, "end"))
         parts.append(f'<path class="track" d="M{axis.start:g} {y + 26}H{axis.end:g}"/>')
         parts.append(f'<path class="limit" d="M{axis(1):g} {y + 20}v12"/>')
@@ -362,5 +366,6 @@ def gauges(shown: Sequence[Gauge]) -> str:
             at = axis(gauge.ratio)
             parts.append(f'<path class="gauge {kind}" d="M{axis(1):g} {y + 26}H{at:g}"/>')
             parts.append(f'<path class="dots {kind}" d="M{at:g} {y + 26}h0"/>')
-    drawn = _svg(parts, "hypotheses: left side over right side, the limit in the middle", high)
+        y += ROW
+    drawn = _svg(parts, "hypotheses: left side over right side, the limit in the middle", y + 2)
     return f'<figure class="chart gauges">{drawn}</figure>'

@@ -1,6 +1,6 @@
 """A theorem compared with runs, as a card: statement, formula, gauges, verdict, what was seen."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -171,8 +171,16 @@ def theorem_section(theorem: dict[str, Any]) -> Section:
     )  # fmt: skip
 
 
-def certificate_sections(theorem: dict[str, Any]) -> list[Section]:
-    """A certificate as ``shoal certify --json`` printed it."""
+def certificate_sections(
+    theorem: dict[str, Any], defaults: Mapping[str, Any] | None = None
+) -> list[Section]:
+    """A certificate as ``shoal certify --json`` printed it; settings that are not the defaults."""
+    usual = {k: str(v) for k, v in (defaults or {}).items()}
     setting = tuple((str(k), str(v)) for k, v in theorem.get("setting", {}).items())
+    changed = tuple((k, v) for k, v in setting if usual.get(k) != v)
     card = theorem_section(theorem)
-    return [card, Section("Setting", details=setting)] if setting else [card]
+    if not setting:
+        return [card]
+    shown = changed or (("set", "nothing: all settings are the paper's"),)
+    folded = Section("Setting", details=shown, more_details=setting, more_title="All settings")
+    return [card, folded]
