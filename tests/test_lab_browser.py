@@ -260,6 +260,7 @@ def check_story(browser, number, count):
     }
     if (number, count) in expected:
         browser.until(expected[number, count])
+    assert browser.run("return document.getElementById('alert').hidden"), browser.text("alert")
     if (number, count) == (2, 1):
         assert abs(browser.curve()[1][-1] - 0.05) < 0.005
     if (number, count) in ((2, 2), (2, 3)):
@@ -538,6 +539,7 @@ def test_probes_theorem_sample_landscape_and_divergence(browser):
     browser.until(
         "document.getElementById('hypotheses').textContent.includes('kernel moves little')"
     )
+    browser.until("document.getElementById('step-marks').textContent.includes('kernel regime')")
     browser.finished()
     browser.set("sample", 1)
     browser.until("document.querySelectorAll('#attention canvas').length === 2")
