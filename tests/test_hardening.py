@@ -673,3 +673,44 @@ def test_a_limit_of_data_counts_as_memory():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize("value", ["nan", "-inf", "1e999"])
+def test_no_setting_is_infinite(value, capsys):
+    assert main(["train", "icl2025", "--set", f"balance={value}"]) == 2
+    assert "expected a finite number" in capsys.readouterr().err
+
+
+def test_a_function_without_a_derivative_is_refused(tmp_path, capsys):
+    loop = "jax.lax.while_loop(lambda s: s.sum() < 3, lambda s: s + 1, x @ w)"
+    text = f"import jax\ndef model():\n    f = lambda w, x: {loop}\n"
+    text += "    return sh.setup(f, np.ones(3), np.eye(3), np.ones(3))\n"
+    (tmp_path / "m.py").write_text(HEAD + text)
+    assert main(["train", f"{tmp_path}/m.py:model", "--steps", "2"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("shoal: the derivative of <lambda>(params, x) fails")
+    assert "ValueError: Reverse-mode differentiation" in said
+    assert said.count("\n") == 1
+
+
+def test_a_risk_whose_scale_is_zero_can_be_diagnosed(tmp_path, capsys):
+    text = "def model(): return sh.setup(lambda w, x: x @ w, np.ones(3), X, np.ones(4))\n"
+    (tmp_path / "m.py").write_text(
+        f"{HEAD}X = np.random.default_rng(0).normal(size=(4, 3))\n{text}"
+    )
+    words = ["diagnose", f"{tmp_path}/m.py:model", "--steps", "3", "--no-trials", "--json"]
+    assert main(words) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["verdict"] == "cannot fit"
+    assert "Warning" not in err
+
+
+def test_what_fails_later_in_a_users_file_is_told_with_its_line(tmp_path, capsys):
+    text = "calls = []\ndef loss(o, y):\n    calls.append(0)\n"
+    text += "    if len(calls) > 1: raise LookupError('gone')\n    return ((o - y) ** 2).sum()\n"
+    line = LINE.replace("np.ones(3))\n", "np.ones(3), loss=loss)\n")
+    (tmp_path / "m.py").write_text(HEAD + text + line)
+    assert main(["train", f"{tmp_path}/m.py:model", "--steps", "2"]) == 2
+    said = capsys.readouterr().err
+    assert "m.py, line" in said
+    assert "LookupError: gone" in said

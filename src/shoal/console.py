@@ -228,7 +228,7 @@ def steps_text(setup: Setup) -> str:
     if steps is None:
         return "chosen by the method"
     low, high = float(np.min(steps)), float(np.max(steps))
-    return number(low) if low == high else f"{number(low)} to {number(high)}"
+    return number(low) if low == high or np.isnan(low) else f"{number(low)} to {number(high)}"
 
 
 def certificates_parts(found: Certificates) -> Iterator[Any]:

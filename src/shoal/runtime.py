@@ -201,6 +201,7 @@ def command_session() -> Iterator[None]:
     _require_addresses()
     _require_jax()
     import jax
+    import numpy as np
 
     chosen: dict[str, Any] = dict(SWITCHES)
     by_user = getattr(jax.config, "jax_compilation_cache_dir", None)
@@ -221,7 +222,9 @@ def command_session() -> Iterator[None]:
     for name, value in chosen.items():
         jax.config.update(name, value)
     try:
-        with jax.enable_x64(True), warnings.catch_warnings():
+        # that numbers overflow is a result, told where it matters, and no warning of NumPy
+        quiet = np.errstate(all="ignore")
+        with jax.enable_x64(True), warnings.catch_warnings(), quiet:
             # JAX does not write an entry in one piece; one that is cut short is compiled again
             unreadable = "Error (reading|writing) persistent compilation cache"
             warnings.filterwarnings("ignore", message=unreadable, category=UserWarning)

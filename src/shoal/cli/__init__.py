@@ -583,19 +583,32 @@ def main(arguments: list[str] | None = None) -> int:
             return 2 if getattr(error, "errno", None) in BAD_NAMES else 1
         except RuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error) and "Out of memory" not in str(error):
-                raise
+                if not _tell_users_file(error):
+                    raise
+                return 2
             advice = "try fewer seeds, samples, tokens or probes, or a smaller width"
             print(f"shoal: the memory of this machine does not suffice; {advice}.", file=sys.stderr)
             return 1
         except BaseException as error:
             if isinstance(error, Exception):
-                raise
+                if not _tell_users_file(error):
+                    raise
+                return 2
             if not (place := place_of(error)) and isinstance(error, SystemExit):
                 return error.code if isinstance(error.code, int) else 1
             kind = type(error).__name__  # in a user's file: sys.exit, for example
             print(f"shoal: {place} ends the command: {kind} {_one_line(error)}", file=sys.stderr)
             return 2
     return 0
+
+
+def _tell_users_file(error: Exception) -> bool:
+    """Whether an exception came from a line of a user's file: then that is said."""
+    if place := place_of(error):
+        reason = words_of(error).strip().partition("\n")[0]
+        said = f"{place} fails: {type(error).__name__}: {reason[:300].rstrip('.')}."
+        print(f"shoal: {_one_line(InputError(said))}", file=sys.stderr)
+    return bool(place)
 
 
 @contextlib.contextmanager

@@ -312,7 +312,8 @@ def curve_verdict(
         return "slow", "the run is too short to say more"
     quarter = max(len(risk) * 3 // 4 - 1, 0)
     lost = float(np.log10(risk[quarter] / last)) if 0 < last < risk[quarter] else 0.0
-    wanted = max(float(np.log10(last / (1e-3 * scale))), 1.0)  # powers of ten still to lose
+    wanted = max(float(np.log10(last / (1e-3 * scale))), 1.0) if scale > 0 else np.inf
+    # powers of ten still to lose
     took = int(step[-1] - step[quarter])
     if chance is not None and last > 1.001 * chance and steps:
         than = f"{last:.3g} after {steps} steps; a constant output has {chance:.3g}"

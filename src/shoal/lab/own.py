@@ -143,7 +143,9 @@ def own_setup(
     require_precision(precision, setting)
     trained_blocks(setting, params0)
     first = jax.tree.map(lambda W: W[0], params0)
-    y = _targets(setting, _traced(setting, first, x), y, named=isinstance(loss, str))
+    outputs = _traced(setting, first, x)
+    _require_derivative(setting, first, x)
+    y = _targets(setting, outputs, y, named=isinstance(loss, str))
     made = Setup(setting, Samples(x, y), params0, seeds, from_init=drawn).astype(precision)
     refuse_giant_steps(made.one())  # before anything is computed
     return made.replace(setting=setting.replace(coupled=_coupled(setting, first, x)))
@@ -349,6 +351,19 @@ def _traced(setting: Own, params: Any, x: Any) -> Any:
     if outputs.dtype.kind != "f":
         raise InputError(f"{label}(params, x) returns {outputs.dtype}; expected real numbers.")
     return outputs
+
+
+def _require_derivative(setting: Own, params: Any, x: Any) -> None:
+    """Refuse a function that JAX cannot differentiate in the weights that are trained."""
+    chosen = trees.selected(params, trained_blocks(setting, params))
+
+    def total(some: Any) -> Any:
+        return jnp.sum(setting.function(trees.with_blocks(params, some), x))
+
+    try:
+        jax.eval_shape(jax.grad(total), chosen)
+    except Exception as error:
+        raise _said(f"the derivative of {setting.label}(params, x)", error) from error
 
 
 def _coupled(setting: Own, params: Any, x: Any) -> bool:

@@ -422,7 +422,7 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
     if isinstance(value, bool) and bool not in parts:
         raise InputError(f"{name}={value}: expected {'a word' if choices else 'a number'}.")
     try:
-        return _adapter(kind).validate_python(value)
+        found = _adapter(kind).validate_python(value)
     except ValidationError as error:
         if isinstance(value, str) and choices:
             raise InputError(f"{name}={value}: {nearest(value, choices)}") from None
@@ -430,6 +430,9 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
         a_number = "a number " if problem.startswith(("greater", "less")) else ""
         msg = f"{name}={value}: expected {a_number}{problem[:1].lower()}{problem[1:]}."
         raise InputError(msg) from None
+    if isinstance(found, float) and not np.isfinite(found):  # whatever its field says
+        raise InputError(f"{name}={value}: expected a finite number.")
+    return found
 
 
 _adapter = functools.lru_cache(TypeAdapter)
