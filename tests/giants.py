@@ -95,12 +95,14 @@ def trained(paper: str, name: str, size: int, available: float) -> tuple[int, st
     return main([*words, "--json"]), words[3]
 
 
-def fits(available: float) -> None:
+def fits(available: float, only: list[str]) -> None:
     """The largest of each, run."""
     from shoal.lab import memory
 
     memory.available_memory = lambda: available
     for paper, name in KNOBS:
+        if only and f"{paper}.{name}" not in only:
+            continue
         size, begun = largest(paper, name), time.monotonic()
         words = [sys.executable, "-m", "giants", "one", paper, name, str(size), str(available)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -134,8 +136,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["refused"]:
             refused()
-        case ["fits", gib]:
-            fits(float(gib) * 2**30)
+        case ["fits", gib, *only]:
+            fits(float(gib) * 2**30, only)
         case ["one", paper, name, size, available]:
             import jax  # noqa: F401
 

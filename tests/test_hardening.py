@@ -714,3 +714,13 @@ def test_what_fails_later_in_a_users_file_is_told_with_its_line(tmp_path, capsys
     said = capsys.readouterr().err
     assert "m.py, line" in said
     assert "LookupError: gone" in said
+
+
+def test_the_default_step_counts_what_eigenvalues_take():
+    from shoal.lab import memory
+    from shoal.lab.setup import abstract_setup
+    from shoal.runtime import in_float64
+
+    setting = sh.setup("wu2023", num_samples=2, num_tokens=2, dim=4, width=4).setting
+    start = in_float64(abstract_setup)(setting.replace(num_samples=1000), None)
+    assert memory.in_float64(memory.default_step_bytes)(start) == 8 * 8 * 1000**2

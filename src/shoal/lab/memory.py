@@ -85,7 +85,15 @@ def default_step_bytes(start: Any) -> float:
     """Bytes for the tangent kernel whose largest eigenvalue gives the default step."""
     from shoal.lab.engine import default_step
 
-    return 3 * max(made_arrays(jax.make_jaxpr(default_step)(start)), default=0.0)
+    program = jax.make_jaxpr(default_step)(start)
+    times = 8 if "eigh" in _primitives(program) else 3  # LAPACK's workspace is large
+    return times * max(made_arrays(program), default=0.0)
+
+
+def _primitives(program: Any) -> set[str]:
+    found = {equation.primitive.name for equation in program.eqns}
+    inner = (jaxprs_in_params(equation.params) for equation in program.eqns)
+    return found.union(*(_primitives(one) for several in inner for one in several))
 
 
 def made_arrays(program: Any) -> Iterator[float]:
