@@ -10,10 +10,10 @@ from shoal.lab.paper import Paper
 ROOT = Path(shoal.__file__).parent
 LAYERS = (
     {
-        "errors", "_typing", "trees", "linalg", "activations", "losses", "methods", "models", "training",
-        "problems", "files", "figures", "fits", "tuning", "inits", "attention", "certificates",
-        "jsons", "runtime", "native", "fused", "mnist", "pathfinder", "reviews", "theory",
-        "interop", "diagnostics", "verified", "check", "evidence",
+        "errors", "_typing", "trees", "linalg", "activations", "losses", "methods", "models",
+        "training", "problems", "files", "figures", "fits", "tuning", "inits", "attention",
+        "certificates", "jsons", "runtime", "native", "fused", "mnist", "pathfinder", "reviews",
+        "theory", "interop", "diagnostics", "verified", "check", "evidence",
     },
     {"lab"},
     {"papers", "door"},
