@@ -471,3 +471,10 @@ def test_the_visit_says_what_its_runs_say():
         what.split(", ", 1)[1] for what, _ in visit.verdicts
     ]
     assert all(len(row) == len(visit.head) for row in visit.cells)
+
+
+@pytest.mark.parametrize("word", ["dim=-1", "context=0", "num_heads=0", "rank=0", "num_steps=-2"])
+def test_sizes_below_one_are_refused(word):
+    name, _, value = word.partition("=")
+    with pytest.raises(sh.InputError, match=f"{word}: expected a number greater"):
+        sh.setup("icl2025", **{name: int(value)})

@@ -93,6 +93,7 @@ def test_what_is_optional_can_be_left_to_us(word):
         ("gain=nan", "finite"),
         ("noise=1.5", "less than or equal to 1"),
         ("step_size=inf", "finite"),
+        ("width=18446744073709551616", r"expected a whole number of at most 10\^12"),
         ("step_size=0", "greater than 0"),
         ("width=auto", "expected a valid integer"),
         ("data_seed=-1", "greater than or equal to 0"),

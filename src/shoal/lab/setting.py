@@ -60,8 +60,9 @@ Static = Annotated[T, Mark.STATIC]
 Traced = Annotated[T, Mark.TRACED]
 Data = Annotated[T, Mark.DATA]
 
-Count = Annotated[int, Field(ge=1, le=10**12)]
-Whole = Annotated[int, Field(ge=0, le=10**12)]
+LARGEST_WHOLE = 10**12
+Count = Annotated[int, Field(ge=1, le=LARGEST_WHOLE)]
+Whole = Annotated[int, Field(ge=0, le=LARGEST_WHOLE)]
 Seed = Annotated[int, Field(ge=0, lt=2**31), Mark.TRACED]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -432,6 +433,8 @@ def _checked(name: str, value: Any, kind: Any) -> Any:
         raise InputError(msg) from None
     if isinstance(found, float) and not np.isfinite(found):  # whatever its field says
         raise InputError(f"{name}={value}: expected a finite number.")
+    if isinstance(found, int) and abs(found) > LARGEST_WHOLE:
+        raise InputError(f"{name}={value}: expected a whole number of at most 10^12.")
     return found
 
 

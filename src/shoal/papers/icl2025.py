@@ -19,6 +19,7 @@ import shoal as sh
 from shoal import inits
 from shoal.lab.effects import drop_times, first_times, middle_times, rests, share_near
 from shoal.lab.paper import WidthPlan
+from shoal.lab.setting import Count
 from shoal.linalg import principal_axes
 from shoal.theory import products, staircase
 
@@ -64,16 +65,16 @@ class InContext(sh.Setting):
 
     attention: Attention = "merged"  # Keys and queries as one matrix or two. [paper]
     risk: Literal["population", "empirical"] = "population"  # The expectation, or a mean. [paper]
-    dim: int = 4  # Dimension of tokens and tasks. [paper]
-    context: sh.Data[int] = 31  # Pairs in a prompt: the public code's seq_len minus 1. [paper]
-    num_heads: int | None = None  # Heads; auto: 1 if merged, 5 if separate.
-    rank: int = 1  # Rows of a head's keys, if separate. [paper]
+    dim: Count = 4  # Dimension of tokens and tasks. [paper]
+    context: sh.Data[Count] = 31  # Pairs in a prompt: the public code's seq_len minus 1. [paper]
+    num_heads: Count | None = None  # Heads; auto: 1 if merged, 5 if separate.
+    rank: Count = 1  # Rows of a head's keys, if separate. [paper]
     spectrum: sh.Data[str] = "linear"  # linear (D..1, trace 1), white, white_trace, or 0.6,0.4.
-    num_samples: sh.Data[int] = 5000  # Prompts of an empirical risk. [paper]
+    num_samples: sh.Data[Count] = 5000  # Prompts of an empirical risk. [paper]
     init: sh.Data[Init] = "gaussian"  # First weights; 2024, head: versions of the public code.
     scale: float = 0.05  # Size of the first weights.
     balance: float = 1.0  # Aligned and merged: size of U over that of v.
-    num_steps: sh.Traced[int] = 1000  # Number of training steps.
+    num_steps: sh.Traced[Count] = 1000  # Number of training steps.
 
     default_probes = ("gradient_norm", "A_off", "plateau")
     probe_sentences = {  # noqa: RUF012
@@ -164,9 +165,8 @@ class InContext(sh.Setting):
         E, off = setup.problem.axes[2], 1 - jnp.eye(self.dim)
 
         def imbalance(p):
-            if "U" in p:
-                return products.imbalance(p["v"], p["U"])
-            return jnp.max(jnp.abs(p["v"] ** 2 - jnp.sum(p["K"] ** 2, axis=(1, 2))))
+            apart = None if "U" in p else p["v"] ** 2 - jnp.sum(p["K"] ** 2, axis=(1, 2))
+            return products.imbalance(p["v"], p["U"]) if "U" in p else jnp.max(jnp.abs(apart))
 
         return {"A": lambda p: E.T @ self.total(p) @ E, "imbalance": imbalance,
                 "A_off": lambda p: jnp.linalg.norm(off * (E.T @ self.total(p) @ E))}  # fmt: skip
@@ -323,8 +323,7 @@ claim("one_softmax_head", "One softmax head ends more than 50 % above the best l
       "the number in the statement, log10 of 0.5", above_linear,
       {"attention": "softmax_merged", "num_heads": 1, "num_samples": 500, "step_size": 1.0,
        "num_steps": 800}, {"num_heads": 2}, "two heads of opposite sign can do better")  # fmt: skip
-PAPER.check(
-    "closed_form", "On white data the loss of merged attention is the published curve.",
+PAPER.check("closed_form", "On white data the loss of merged attention is the published curve.",
     test="tests/test_icl2025.py::test_white_curves", tolerance="1e-8", source=SAID)  # fmt: skip
 
 PAPER.figure("curves", "White tokens: the run and the exact curve",
