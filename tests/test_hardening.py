@@ -721,6 +721,9 @@ def test_the_default_step_counts_what_eigenvalues_take():
     from shoal.lab.setup import abstract_setup
     from shoal.runtime import in_float64
 
-    setting = sh.setup("wu2023", num_samples=2, num_tokens=2, dim=4, width=4).setting
+    setting = sh.setup("wu2023", num_samples=2, num_tokens=1, dim=4, width=4).setting
     start = in_float64(abstract_setup)(setting.replace(num_samples=1000), None)
     assert memory.in_float64(memory.default_step_bytes)(start) == 8 * 8 * 1000**2
+    start = in_float64(abstract_setup)(setting.replace(num_samples=1000, num_tokens=2), None)
+    pairs_of_tokens = 8 * 2000**2
+    assert memory.in_float64(memory.default_step_bytes)(start) == 3 * pairs_of_tokens

@@ -86,14 +86,17 @@ def default_step_bytes(start: Any) -> float:
     from shoal.lab.engine import default_step
 
     program = jax.make_jaxpr(default_step)(start)
-    times = 8 if "eigh" in _primitives(program) else 3  # LAPACK's workspace is large
-    return times * max(made_arrays(program), default=0.0)
+    decomposed = _eigenvalues(program)  # LAPACK's workspace is large
+    return max(3 * max(made_arrays(program), default=0.0), 8 * max(decomposed, default=0.0))
 
 
-def _primitives(program: Any) -> set[str]:
-    found = {equation.primitive.name for equation in program.eqns}
-    inner = (jaxprs_in_params(equation.params) for equation in program.eqns)
-    return found.union(*(_primitives(one) for several in inner for one in several))
+def _eigenvalues(program: Any) -> Iterator[float]:
+    """Bytes of every matrix whose eigenvalues a jaxpr computes."""
+    for equation in program.eqns:
+        if equation.primitive.name == "eigh":
+            yield _bytes(equation.invars[0].aval)
+        for inner in jaxprs_in_params(equation.params):
+            yield from _eigenvalues(inner)
 
 
 def made_arrays(program: Any) -> Iterator[float]:
