@@ -432,7 +432,7 @@ def test_where_a_theorem_allows_no_step_the_default_is_taken():
     assert np.isnan(allowed_steps(twins, "theorem_1")).all()
     found = train(twins, step_size="theorem_1")
     assert found.step_size.tolist() == engine.default_steps(twins).tolist()
-    assert found.notes["step_size_source"] == "default"
+    assert found.notes["step_size_source"] == "default: theorem_1 allows no step here"
     with pytest.raises(InputError, match="kernel_regime does not say which steps it allows"):
         allowed_steps(twins, "kernel_regime")
 

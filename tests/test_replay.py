@@ -320,3 +320,17 @@ def test_a_run_that_ends_at_zero_is_replayed_and_its_end_is_not_free(tmp_path):
     forged[0, -1] = 1e-6
     with pytest.raises(sh.InputError, match="risk"):
         dataclasses.replace(loaded, risk=forged).replay()
+
+
+def test_a_truth_value_that_was_not_recorded_is_nan_and_older_folders_replay(tmp_path):
+    run = sh.train(sh.setup("wu2023", **SETTING), probes=["sharpness@4"])
+    seen = run.probes["sharpness_converged"][0]
+    assert seen[[0, 4, 8]].tolist() == [1.0, 1.0, 1.0]
+    assert np.isnan(np.delete(seen, [0, 4, 8])).all()
+    run.save(tmp_path / "r")
+    assert sh.load(tmp_path / "r").replay().notes["replayed"] == "all 8 steps"
+    table = pl.read_parquet(path := tmp_path / "r" / "trajectory.parquet")
+    converged = pl.col("sharpness_converged").fill_nan(0).cast(pl.Boolean)  # as 0.1 wrote it
+    table.with_columns(converged).write_parquet(path)
+    rehashed(tmp_path / "r")
+    assert sh.load(tmp_path / "r").replay().notes["replayed"] == "all 8 steps"

@@ -47,7 +47,7 @@ def tidy(signature: str) -> str:
     """A signature without module paths and array decorations."""
     text = re.sub(r"jaxtyping\.\w+\[[\w.]*, '([^']*)'\]", r"Array['\1']", signature)
     text = re.sub(r"\b(?:\w+\.)+(?=[A-Za-z_])", "", text)
-    return re.sub(r"<factory>", "...", text)
+    return re.sub(r"<factory>|<function (?:[^<>]|<\w+>)*>", "...", text)
 
 
 def docstring(thing: Any) -> str:
@@ -133,6 +133,7 @@ def commands() -> str:
     text = app.generate_docs(output_format="markdown")
     # the page's own list of contents is enough
     text = re.sub(r"^## Table of Contents\n.*?(?=^\*\*)", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = text.replace(" -m sphinx ", " ")  # the program that builds the site, not shoal
     return re.sub(r"^# shoal$", "# Commands", text, flags=re.MULTILINE)
 
 

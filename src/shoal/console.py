@@ -190,7 +190,7 @@ def _rates(certificate: Certificate, unit: str) -> str:
     proved, seen = float(certificate.predicted_rate), float(certificate.measured_rate)
     if math.isnan(proved):
         return "This theorem makes no statement about a rate."
-    if verdict(certificate) == Verdict.NOT_APPLICABLE:
+    if verdict(certificate) in (Verdict.NOT_APPLICABLE, Verdict.UNRESOLVED):
         measured = "not measured" if math.isnan(seen) else f"measured {number(seen)}"
         return f"risk lost per {unit}: {measured} (nothing is proved here)"
     ratio = f", {number(seen / proved)} times the proved rate" if proved > 0 else ""

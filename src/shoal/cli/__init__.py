@@ -206,7 +206,8 @@ def certify(
 
     The verdict is 'holds', 'violated', 'not applicable' (a hypothesis fails: the theorem says
     nothing, and the run may still converge) or 'unresolved' (rounding could decide). Unless a step
-    size is given, the largest one that the theorem allows is used.
+    size is given, the largest one that the theorem allows is used, or the default where it allows
+    none.
 
     Example: shoal certify wu2023.theorem_a --set width=40000 --set score_exponent=1
     --set num_samples=3 --set num_tokens=2 --set tokens=unit --set pooling=sum

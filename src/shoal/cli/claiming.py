@@ -438,15 +438,14 @@ def _e(value: Any) -> str:
 
 
 def _summary(entries: list[Entry], used: int, spent: float) -> None:
-    mine = [e for e in entries if e.claim is not None]
     flags = dict(zip(range(len(entries)), spending.decided(entries), strict=True))
-    done = sum(flags[i] for i, e in enumerate(entries) if e.claim is not None)
-    aside = sum(
-        1 for i, e in enumerate(entries)
-        if e.claim is not None and not flags[i] and spending.left(e) is None
-    )  # fmt: skip
+    kept = [i for i, e in enumerate(entries) if e.claim is not None and not e.exploratory]
+    done = sum(flags[i] for i in kept)
+    aside = sum(1 for i in kept if not flags[i] and spending.left(entries[i]) is None)
+    loose = sum(e.claim is not None and e.exploratory for e in entries)
     console.note(
-        f"{done} of {len(mine)} decided, {aside} set aside, {len(mine) - done - aside} undecided; "
+        f"{done} of {len(kept)} decided, {aside} set aside, {len(kept) - done - aside} undecided"
+        f"{f', {loose} exploratory (no verdict)' if loose else ''}; "
         f"{used} seeds in {_clock(spent)}."
     )
     if soon := spending.likely_next(entries, 1800):

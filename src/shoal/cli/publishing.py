@@ -62,6 +62,9 @@ def reproduce(
     target, part = split_target(name)
     paper = paper_of(target)
     chosen = [figure for figure in paper.figures if not part or figure.key == part]
+    if not paper.figures:
+        msg = f"{target} has no figures; PAPER.figure(key, title, study, probes) adds one."
+        raise InputError(msg)
     if not chosen:
         known = [figure.key for figure in paper.figures]
         raise InputError(f"{target} has no figure {part!r}; {nearest(part, known)}")

@@ -142,6 +142,12 @@ def weights(listed: Program, kinds: tuple[str, ...] = ("dot_general",)) -> tuple
     return tuple(found)
 
 
+def bias_of(listed: Program, value: int) -> str:
+    """The block that was added last to what became a value; empty if none is known."""
+    root = _root(value, listed.made_by())
+    return next((w.block for w in weights(listed, ("add",)) if w.product == root), "")
+
+
 def _root(value: Any, made_by: dict[int, Operation]) -> Any:
     """What a value is a rearrangement or a slice of."""
     while isinstance(value, int) and value in made_by:

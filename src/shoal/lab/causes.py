@@ -267,7 +267,9 @@ def block_scale(look: Look, word: str) -> Iterator[Cause]:
     for weight in inside.weights(look.parts.program, MEETINGS):
         if weight.given not in values:
             continue
-        size = _size(values[weight.given]) or 1.0
+        size = _size(values[weight.given])
+        if not size:  # zero times anything says nothing about the weights
+            continue
         if weight.kind == "add":  # such as positions: never too small, but maybe too large
             W = trees.blocks(look.start.params0)[weight.block]
             added[weight.block] = max(added.get(weight.block, 0.0), _size(W) / size)
@@ -351,18 +353,22 @@ def dead_units(look: Look, word: str) -> Iterator[Cause]:
             shift = None
             if before is not None:
                 shift = -np.median(before, axis=tuple(range(before.ndim - 1)), keepdims=True)
-            words = f"change the biases at {at.name} so that the median input of every unit is 0"
+            bias = _block(inside.bias_of(look.parts.program, at.before))
+            where = f"{at.name}, after {bias}," if bias else at.name
+            biases = bias or f"the biases of the layer at {at.name}"
+            words = f"change {biases} so that the median input of every unit is 0"
             remedies: tuple[Remedy, ...] = ()
             if shift is not None and start > limit:
                 remedies = (Remedy(words, functools.partial(
                     _edited, look, {at.before: lambda v, _, s=shift: v + s})),)  # fmt: skip
             yield Cause(
-                "dead_units", f"{share:.0%} of the units at {at.name} are zero on every sample, "
+                "dead_units", f"{share:.0%} of the units at {where} are zero on every sample, "
                 f"{when}", share, limit,
                 "a unit that is zero on every sample has no gradient and does not come back",
-                f"start the biases of the layer at {at.name} so that half of its inputs are "
-                "positive" if start > limit else "take shorter steps, or a leaky activation",
-                remedies, ("saturated_units", *EVERYTHING_BELOW),
+                f"start {biases} so that half of the inputs are positive" if start > limit
+                else "take shorter steps, or a leaky activation",
+                remedies,
+                ("saturated_units", *(k for k in EVERYTHING_BELOW if k != "step_too_long")),
                 tuple((a.name, max(s, e)) for a, s, e in found),
             )  # fmt: skip
             return

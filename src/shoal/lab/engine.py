@@ -286,9 +286,9 @@ def _trained(
 
 
 def _pad_nan(values: np.ndarray, count: int) -> np.ndarray:
-    """One record of every run, followed by blanks up to the next."""
-    blank = np.nan if np.issubdtype(values.dtype, np.inexact) else 0
-    found = np.full((len(values), count, *values.shape[1:]), blank, values.dtype)
+    """One record of every run, followed by NaN up to the next (a truth value becomes 1 or 0)."""
+    kind = values.dtype if np.issubdtype(values.dtype, np.inexact) else np.float64
+    found = np.full((len(values), count, *values.shape[1:]), np.nan, kind)
     found[:, 0] = values
     return found
 

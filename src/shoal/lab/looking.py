@@ -307,7 +307,8 @@ def curve_verdict(
     if last <= SOLVED * max(first, chance or 0.0):
         return "at the floor", f"the risk fell to {last:.1e} from {first:.1e}"
     if _rises(risk):
-        return "unstable", "the risk rises and falls"
+        rises = int(np.count_nonzero(np.diff(risk) > 0))
+        return "unstable", f"the risk rises at {rises} of {len(risk) - 1} records"
     if len(risk) < 3:
         return "slow", "the run is too short to say more"
     quarter = max(len(risk) * 3 // 4 - 1, 0)

@@ -141,6 +141,8 @@ def differences(
         if name not in recorded:
             continue
         was, now = recorded[name], again.found[name]
+        if was.dtype == bool and now.dtype != bool:
+            now = np.nan_to_num(now)  # 0.1 wrote False where nothing was recorded
         if was.shape != now.shape:
             yield f"{name} has shape {was.shape}, not {now.shape}"
             continue
@@ -254,9 +256,9 @@ def _recorded_probes(run: "Run", known: Iterable[str]) -> dict[str, str]:
 
 
 def _blank(values: np.ndarray) -> np.ndarray:
-    """Records of all seeds that hold nothing but NaN."""
+    """Records of all seeds that hold nothing but NaN, or only a truth value, which tells nothing."""
     if values.dtype.kind != "f":
-        return np.zeros(values.shape[1], bool)
+        return np.full(values.shape[1], values.dtype == bool)
     return np.isnan(values).all(axis=tuple(k for k in range(values.ndim) if k != 1))
 
 

@@ -252,6 +252,7 @@ def _checked_steps(step_size: Any, count: int) -> np.ndarray:
 def _with_steps(setup: Setup, step_size: Any) -> tuple[Setup, str, tuple[str, ...]]:
     """Choose a step for every seed if none is given; where it came from; probes to add."""
     more: tuple[str, ...] = ()
+    usual = "default"
     if isinstance(step_size, str | Theorem):
         theorem, step_size = theorem_of(setup, step_size), None
         more = theorem.probes
@@ -262,10 +263,11 @@ def _with_steps(setup: Setup, step_size: Any) -> tuple[Setup, str, tuple[str, ..
             if not none.all():
                 steps = np.where(none, engine.default_steps(setup), steps) if none.any() else steps
                 return setup.with_steps(steps), f"largest that {theorem.key} allows", more
+            usual = f"default: {theorem.key} allows no step here"
     if step_size is not None:
         return setup.with_steps(_checked_steps(step_size, setup.num_runs)), "given", more
     if setup.step_size is not None:
         return setup, "given", more
     if not isinstance(setup.setting.method, str):
         return setup, "the method's own", more
-    return setup.with_steps(engine.default_steps(setup)), "default", more
+    return setup.with_steps(engine.default_steps(setup)), usual, more

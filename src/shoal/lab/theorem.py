@@ -1,6 +1,6 @@
 """Theorems about runs: which runs they cover, and what they say of one."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
@@ -160,7 +160,10 @@ def require_covered(setup: Setup, theorem: Theorem) -> None:
     """Refuse a theorem about another kind of model or another training rule."""
     setting = setup.setting
     if not theorem.covers(setting):
-        more = f"; see docs/theory/{setup.name}.md." if setup.paper else "."
+        asked = getattr(theorem.covers, "args", ({},))[0]  # a paper may ask for values by name
+        wanted = {k: v for k, v in asked.items() if getattr(setting, k, None) != v}
+        said = ", ".join(f"{k}={v} (here {getattr(setting, k, None)})" for k, v in wanted.items())
+        more = f": it asks for {said}." if said else "."
         raise InputError(f"{theorem.key} does not cover this model{more}")
     if theorem.facts is not None and (not setup.has_samples or setup.squares_weight is None):
         raise InputError(f"{theorem.key} needs a squared loss (loss='squares' or 'mean_squares').")
@@ -186,7 +189,7 @@ def certify(run: "Run", theorem: Any) -> Certificates:
     chosen = theorem_of(setup, theorem)
     require_covered(setup, chosen)
     seen = run.trajectory._replace(probes=_recorded_throughout(run))
-    if missing := [name for name in chosen.needs if name not in seen.probes]:
+    if missing := [name for name in chosen.needs if not _is_recorded(run, name, seen.probes)]:
         lacking = ",".join(missing)
         raise InputError(
             f"{chosen.key} needs {lacking}, which was not recorded; train with "
@@ -204,6 +207,12 @@ def certify(run: "Run", theorem: Any) -> Certificates:
             f"{chosen.key} reads the probe {name!r}, which was not recorded; say needs=({name!r},) "
             "where the theorem is defined."
         ) from None
+
+
+def _is_recorded(run: "Run", name: str, columns: Mapping[str, Any]) -> bool:
+    """Whether a probe is there: as a column of its name, or as one for each of its parts."""
+    parts = [f"{name}_{part}" for part in run.parts.get(name, ())]
+    return name in columns or bool(parts) and all(part in columns for part in parts)
 
 
 def _recorded_throughout(run: "Run") -> dict[str, Any]:

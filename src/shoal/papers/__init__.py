@@ -136,6 +136,11 @@ def paper_of(target: str) -> Paper:
     """A paper by its key, or by the path of the file that defines it."""
     if is_file(target):
         return _from_file(_existing(target))
+    if ".py:" in target:
+        raise InputError(
+            f"{target!r} is a model, not a paper; theorems about every model are kernel_regime and "
+            f"theorem_d0: shoal certify {target}.kernel_regime."
+        )
     if target not in PAPERS:
         raise InputError(f"no paper is called {target!r}; {nearest(target, PAPERS)}")
     return PAPERS[target]

@@ -38,7 +38,7 @@ export function showGauges(message) {
   fill(byId("conclusions"), message.conclusions ?? []);
   const [proved, measured] = message.rates ?? [];
   const parts = [];
-  if (proved !== null && proved !== undefined && message.verdict !== "not applicable") parts.push(`proved ${number(proved)}`);
+  if (proved !== null && proved !== undefined && !["not applicable", "unresolved"].includes(message.verdict)) parts.push(`proved ${number(proved)}`);
   if (measured !== null && measured !== undefined) parts.push(`measured ${number(measured)}`);
   byId("rates").textContent = parts.length ? `Share of the risk lost per step: ${parts.join(", ")}.` : "";
 }
