@@ -329,6 +329,11 @@ def test_an_old_folder_certifies_as_it_did_then(capsys, name, theorem):
     # 0.1.0 wrote its rounding into both sides, which are enclosed now; the rest is as it was
     was, now = dict(numbers(then["results"])), dict(numbers(found["results"]))
     kept = {k: v for k, v in was.items() if k in now and k[1] not in ("hypotheses", "conclusions")}
+    if theorem.endswith("kernel_regime"):  # 0.1 told the rate of the predicted curve as proved
+        has = found["results"][0]["constants"]
+        proved = 1 - min(has["q"] + has["gamma"] * has["Delta"], 1.0) ** 2
+        assert found["results"][0]["predicted_rate"] == pytest.approx(proved, abs=1e-12)
+        kept = {k: v for k, v in kept.items() if k[1] != "predicted_rate"}
     assert len(kept) > 4
     assert_equal_numbers(kept, now, rtol=1e-5)  # constants of sets that leave room for rounding
     for part in ("all", "files without hashes", "not drawn again"):
