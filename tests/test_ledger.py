@@ -21,6 +21,7 @@ from shoal.lab import ledger, spending
 from shoal.lab.claim import Claim, Control, above, between, make_claim
 from shoal.lab.ledger import Entry
 from shoal.pages import ledger as pages
+from shoal.pages import ledger_plot
 from shoal.papers import BUILT_IN, paper_of
 
 REPOSITORY = Path(__file__).parent.parent
@@ -502,3 +503,33 @@ def test_controls_of_two_sorts_have_seeds_of_their_own():
                                              Control({"mean": 9.0}, "positive")])  # fmt: skip
     line = line_of(claim)
     assert [ledger.control_seed(line, k) for k in range(3)] == [15000, 15500, 17500]
+
+
+def test_the_line_in_the_interval_is_the_sample_median():
+    claim = claim_of(mean=-1.0)
+    (record,) = ledger.records([entry_of(claim, count=30)])
+    panel = ledger_plot.median_panel(record)
+    (curve,) = panel.curves
+    values = [low for low, _ in record["effects"]]
+    assert curve.y.tolist() == [np.median(values[: int(k)]) for k in curve.x]
+    assert [curve.low[-1], curve.high[-1]] == list(record["paths"]["median"][-1])
+    assert panel.y_label == "interval for the median (band) and sample median (line)"
+
+
+def test_draws_that_abstain_by_a_tie_are_not_drawn():
+    test = above(0.0, "heads", ties="abstain")
+    claim = make_claim("demo.tie", "S.", lambda d, s: [float(seed % 3 - 1) for seed in s], test,
+                       source="ours", design={"x": 1}, control={"x": 2})  # fmt: skip
+    (record,) = ledger.records([entry_of(claim, count=30)])
+    assert record["seeds"]["abstained"] == 10
+    assert len(ledger_plot.effect_panel(record).curves[0].x) == record["seeds"]["counted"] == 20
+
+
+def test_both_bets_are_drawn_as_the_largest_so_far():
+    (record,) = ledger.records([entry_of(claim_of(mean=0.0), count=40)])
+    panel = ledger_plot.bets_panel(record)
+    assert all((np.diff(curve.y) >= 0).all() for curve in panel.curves)
+    assert [curve.y[-1] for curve in panel.curves] == [
+        record["e"]["for_max"], record["e"]["against_max"]
+    ]  # fmt: skip
+    assert panel.y_label == "largest E so far"

@@ -14,7 +14,6 @@ from shoal.pages.svg import Range, chart
 
 Json = dict[str, Any]
 HIGHEST = 1e12  # of the bets; beyond it nobody counts
-LONGEST = 60  # Letters that fit above an axis.
 
 
 def limits_of(record: Json) -> list[tuple[str, float]]:
@@ -31,8 +30,16 @@ def limits_of(record: Json) -> list[tuple[str, float]]:
 def _effects(record: Json) -> np.ndarray:
     """Both ends of every counted effect, in the order of seeds."""
     seen = [sorted((record["sign"] * lo, record["sign"] * hi))
-            for lo, hi, *_ in record["effects"] if lo is not None]  # fmt: skip
+            for lo, hi, *_ in record["effects"] if not abstains(record, lo, hi)]  # fmt: skip
     return np.array(seen, float).reshape(-1, 2)
+
+
+def abstains(record: Json, low: float | None, high: float | None) -> bool:
+    """Whether a draw does not count: its premise fails, or it is a tie that abstains."""
+    if low is None or isinstance(record["for"], list):
+        return low is None
+    limits = {float(record["for"]), float(record["against"])}
+    return record["ties"] == "abstain" and {low, high} == limits
 
 
 def effect_range(record: Json) -> Range:
@@ -57,7 +64,7 @@ def effect_panel(record: Json) -> Panel:
 
 
 def median_panel(record: Json) -> Panel | None:
-    """The interval for the median after each draw; none where the claim is about a share."""
+    """The sample's median after each draw, with its interval; none if about a share of draws."""
     if record["quantifier"]["share"] != "1/2" or record["effect"].startswith("1 if "):
         return None
     path = [sorted(record["sign"] * end for end in ends) for ends in record["paths"]["median"]]
@@ -65,21 +72,25 @@ def median_panel(record: Json) -> Panel | None:
     if not steps:
         return None
     at, low, high = np.array(steps, float).T
-    curve = Curve("interval", at, (low + high) / 2, low, high)
+    ends = _effects(record)
+    middle = np.array([np.median(ends[: int(k)], axis=0).mean() for k in at])
+    curve = Curve("sample median", at, middle, low, high)
     limits = tuple(limits_of(record))
-    return Panel("The median, known within", "draws counted", "median effect, 95 % at all times",
-                 (curve,), limits=limits)  # fmt: skip
+    name = "interval for the median (band) and sample median (line)"
+    return Panel("The median, known within", "draws counted", name, (curve,), limits=limits)
 
 
 def bets_panel(record: Json) -> Panel:
-    """E-values for and against on a logarithmic axis, with what decides."""
+    """The largest E-values so far on a logarithmic axis, with what decides."""
     curves = []
     for side in ("for", "against"):
-        bets = np.clip(np.array(record["paths"][side], float), 1e-3, HIGHEST)
+        largest = np.maximum.accumulate(np.array(record["paths"][side], float))
+        bets = np.clip(largest, 1e-3, HIGHEST)
         at = np.arange(1.0, len(bets) + 1)
         curves.append(Curve(f"E {side}", at, bets, bets, bets))
     limits = (("a control needs 20", 20.0), ("decides at 10240", float(record["e"]["threshold"])))
-    return Panel("The bets", "draws counted", "E-value", tuple(curves), log_y=True, limits=limits)
+    return Panel("The bets", "draws counted", "largest E so far", tuple(curves), log_y=True,
+                 limits=limits)  # fmt: skip
 
 
 def claim_plots(record: Json) -> str:
@@ -87,8 +98,6 @@ def claim_plots(record: Json) -> str:
     if not len(_effects(record)):
         return ""
     draws = effect_panel(record)._replace(title="Every draw, and the limits of the rule")
-    if len(draws.y_label) > LONGEST:  # a title wraps, the name of an axis does not
-        draws = draws._replace(title=f"{draws.title}: {draws.y_label}", y_label="effect")
     shown = [chart(draws, y_range=effect_range(record))]
     middle = median_panel(record)
     shown += [chart(panel) for panel in (middle, bets_panel(record)) if panel is not None]
