@@ -18,7 +18,7 @@ from shoal.disk.ledger import LedgerFolder
 from shoal.errors import InputError
 from shoal.evidence.rules import Effect
 from shoal.lab import ledger, spending
-from shoal.lab.claim import Claim, Control, above, between, make_claim
+from shoal.lab.claim import Claim, Control, above, below, between, exponent, make_claim
 from shoal.lab.ledger import Entry
 from shoal.pages import ledger as pages
 from shoal.pages import ledger_plot
@@ -491,7 +491,8 @@ def test_a_share_of_draws_is_told_as_a_share(tmp_path):
                       above(0.5, "1 if so, else 0,", share=Fraction(1, 20)), source="ours",
                       design={"every": 4}, control={"every": 10**9}, why="said so")  # fmt: skip
     (record,) = ledger.records([entry_of(rare, count=8)])
-    assert "in 2 of 8 draws; 25.0% of draws, 95 % sequence" in pages.sentence(record)
+    assert "in 2 of 8 draws; 25.0% of draws; 95 % interval for the share" in pages.sentence(record)
+    assert pages.about_words(record).endswith("a share of draws: more than 5 %.")
     assert pages.rule_text(record) == (
         "supported if so in more than 5 % of draws; contradicted if in fewer"
     )
@@ -533,3 +534,124 @@ def test_both_bets_are_drawn_as_the_largest_so_far():
         record["e"]["for_max"], record["e"]["against_max"]
     ]  # fmt: skip
     assert panel.y_label == "largest E so far"
+
+
+def failed_record(**more):
+    claim = claim_of(control={"mean": 3.5})
+    entry = entry_of(claim)
+    first = ledger.control_seed(entry.registration, 0)
+    found = claim.effects(range(first, first + 17), {"mean": 3.5})
+    failed = entry._replace(result=ledger.with_effects(entry.result, found, 0))
+    return ledger.records([failed])[0] | more
+
+
+def test_a_failed_control_is_told_with_its_numbers():
+    record = failed_record()
+    assert pages.sentence(record) == (
+        "No verdict: the negative control failed (17 control draws: 17 for, 0 against, 0 neither; "
+        "it came out for the claim where it should not), so the claim's own seeds were not run."
+    )
+    assert pages.doubts(record)[0].startswith("A control failed")
+
+
+def test_a_stale_page_says_which_seed_changed_and_what_was_known_before():
+    entry = entry_of(claim_of(), count=12)
+    was = entry.result["effects"][:2]
+    now = [was[0], [was[1][0] + 0.5, was[1][1] + 0.5]]
+    stale = {"code": "new", "date": "2026-11-20", "was": was, "now": now}
+    (record,) = ledger.records([entry._replace(result=entry.result | {"stale": stale})])
+    said = pages.stale_words(record)
+    assert "first" not in said
+    assert "[" not in said
+    assert f"the second seed gives {now[1][0]:#.4g} (before: {was[1][0]:#.4g})" in said
+    assert said.endswith("these results no longer count; there was no verdict.")
+    assert pages.sentence(record).startswith("Before: heads is above 0 in 12 of 12 draws")
+
+
+def test_a_scaling_tells_in_how_many_draws_its_line_bends():
+    def slopes(design, seeds):
+        return [Effect((1.0, 1.0), (b, b)) for b in (0.9 * (seed % 2) for seed in seeds)]
+
+    claim = make_claim("demo.slope", "S.", slopes, exponent(0.7, 1.3, "the exponent"), why="so",
+                       source="ours", design={"x": 1}, control={"x": 2})  # fmt: skip
+    (record,) = ledger.records([entry_of(claim, count=10)])
+    said = "lies in [0.7, 1.3] in 10 of 10 draws; the line bends by less than 0.3 in 5 of 10 draws"
+    assert said in pages.sentence(record)
+
+
+def test_doubts_name_the_only_control_and_where_one_stopped():
+    (record,) = ledger.records([passed(entry_of(claim_of(), count=17))])
+    assert "There is no positive control." in pages.doubts(record)
+    crippled = record["controls"][0] | {"why": "the favoured side has a step 100 times smaller"}
+    assert pages.ONE_SIDE in pages.doubts(record | {"controls": [crippled]})
+    (record,) = ledger.records([passed(entry_of(claim_of(mean=0.0, max_seeds=100), count=40))])
+    assert record["verdict"]["reason"] == "set aside"
+    assert pages.doubts(record)[0] == (
+        "Stopped after 40 of 100 registered seeds: no decision was in sight."
+    )
+
+
+def test_draws_that_abstain_are_told_with_their_reason():
+    tied = above(0.0, "heads", ties="abstain")
+    claim = make_claim(
+        "demo.tie",
+        "S.",
+        lambda d, s: [[None, 0.0, 1.0][seed % 3] for seed in s],
+        tied,
+        source="ours",
+        design={"x": 1},
+        control={"x": 2},
+        premise="it learns",
+    )
+    (record,) = ledger.records([entry_of(claim, count=9)])
+    assert pages.abstained_words(record) == (
+        "6 draws abstained, 3 because the premise fails (it learns), 3 because the effect is "
+        "exactly at the limit; the verdict is about the others."
+    )
+
+
+def test_what_nobody_looked_at_is_told_apart_from_what_cannot_be_tested():
+    (record,) = ledger.records([entry_of(claim_of())])
+    yet = record | {"waits": "nobody has looked yet: exploratory seeds first"}
+    small = record | {"waits": "at this size chance decides", "claim": "demo.b"}
+    assert [pages.badge_of(r) for r in (yet, small)] == [pages.NOT_YET, pages.TOO_SMALL]
+    assert pages.counts_text([yet, small]) == (
+        "2 claims: 1 not examined yet, 1 not testable at this size."
+    )
+
+
+def test_a_claim_is_shown_with_its_sister(tmp_path):
+    keys = ("demo.wide_equal_step", "demo.wide_tuned", "demo.tuned_alone")
+    entries = [entry_of(claim_of(key), k, count=17) for k, key in enumerate(keys)]
+    found = ledger.records([*map(passed, entries)])
+    assert {k: r["claim"] for k, r in pages.sisters(found).items()} == {
+        keys[0]: keys[1], keys[1]: keys[0]
+    }  # fmt: skip
+    pages.write_pages(tmp_path, found, [], lambda path, text: path.write_bytes(text))
+    text = (tmp_path / "demo.wide_equal_step.v1.html").read_text()
+    assert "At each side&#39;s own step: supported, median" in text or (
+        "At each side&#x27;s own step: supported, median" in text
+    )
+    assert 'href="demo.wide_tuned.v1.html"' in text
+
+
+def test_the_index_names_claims_and_counts_versions_apart(tmp_path):
+    entries = [passed(entry_of(claim_of(f"demo.{k}"), n, count=17)) for n, k in enumerate("ab")]
+    entries[0] = entries[0]._replace(superseded_by=2)
+    found = [*ledger.records(entries), failed_record(claim="demo.c")]
+    pages.write_pages(tmp_path, found, [], lambda path, text: path.write_bytes(text))
+    text = (tmp_path / "index.html").read_text()
+    assert "demo: 2 claims, 1 superseded version<" in text
+    assert "<code>demo.b</code>" in text
+    assert "1 inconclusive: control failed<" in text
+    assert "<em>Supported</em> means" in text
+    assert text.index('id="show-control-failed"') < text.index('id="findings"')
+
+
+def test_a_limit_of_zero_has_no_sign():
+    test = below(-0.05, "gain", against=0.0)
+    (record,) = ledger.records([entry_of(claim_of(test=test, why="so"))])
+    assert pages.rule_text(record).endswith("contradicted if it is above 0")
+    (record,) = ledger.records([entry_of(claim_of(test=below(0.0, "gain")))])
+    assert "below 0; contradicted" in pages.rule_text(record)
+    assert pages.limits_text(record) == "is below 0"

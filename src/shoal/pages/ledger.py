@@ -1,22 +1,26 @@
 """The ledger for people: a claim's story in a terminal, its page, the index, the short table."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from shoal.evidence.rules import CONTROL_THRESHOLD
+from shoal.lab import ledger as books
 from shoal.lab.claim import Check, Existence
 from shoal.lab.ledger import Json
 from shoal.pages import page
-from shoal.pages.ledger_plot import claim_plots, strip
+from shoal.pages.ledger_plot import abstains, claim_plots, strip
 
 GROUPS = (
     "supported", "contradicted", "inconclusive", "not testable", "exploratory", "stale",
     "superseded",
 )  # fmt: skip
+NOT_YET, TOO_SMALL = "not examined yet", "not testable at this size"
 
-
+VALID = "valid whenever one stops"
 YES_NO = ", else 0"
 """How the effect of an outcome that is yes or no ends: "1 if all drops are seen, else 0"."""
 
@@ -24,10 +28,10 @@ YES_NO = ", else 0"
 def number(value: float) -> str:
     """Three significant digits.
 
-    >>> number(0.012345), number(-math.inf)
-    ('0.0123', '-inf')
+    >>> number(0.012345), number(-0.0), number(-math.inf)
+    ('0.0123', '0', '-inf')
     """
-    return f"{value:.3g}" if math.isfinite(value) else str(value)
+    return f"{value + 0.0:.3g}" if math.isfinite(value) else str(value)
 
 
 def turned(record: Json, ends: Sequence[float]) -> tuple[float, float]:
@@ -63,6 +67,20 @@ def reason_of(record: Json) -> str:
     return "not run yet" if reason == "undecided" and not record["effects"] else reason
 
 
+def group_of(record: Json) -> str:
+    """The word by which the index sorts: what has no verdict is told apart by its reason."""
+    if word_of(record) == "not testable":
+        looked = re.search(r"looked|no step is tuned", record["waits"])
+        return NOT_YET if looked else TOO_SMALL
+    return reason_of(record) or word_of(record)
+
+
+def badge_of(record: Json) -> str:
+    """The word that a page shows: *not testable* is told apart, *inconclusive* is not."""
+    word = word_of(record)
+    return group_of(record) if word == "not testable" else word
+
+
 def outcome(record: Json) -> str:
     """What happens in a draw that counts for the claim, if the effect is yes or no; else nothing.
 
@@ -83,6 +101,17 @@ def e_text(value: float) -> str:
     return f"{value:,.0f}" if 100 <= value < 1e9 else number(value)
 
 
+def of_needed(e: float, needed: float, what: str = "a verdict") -> str:
+    """An e-value beside the one that decides.
+
+    >>> of_needed(546, 10240), of_needed(56.8, 20, "a control")
+    ('546 of the 10,240 that a verdict needs', '56.8; a control needs 20')
+    """
+    asked = f"{needed:,.0f}"
+    few = f"{e_text(e)} of the {asked} that {what} needs"
+    return few if e < needed else f"{e_text(e)}; {what} needs {asked}"
+
+
 def effect_text(record: Json) -> str:
     """What the effect is, without the comma that leads on to a verb."""
     return record["effect"].rstrip(",")
@@ -92,7 +121,7 @@ def rule_text(record: Json) -> str:
     """The rule in words; for a share of draws, with the share on both sides."""
     share, what = record["quantifier"]["share"], outcome(record)
     if share == "all" or (share == "1/2" and not what):
-        return record["rule"]
+        return re.sub(r"(?<= )-0(?=;|$)", "0", record["rule"])
     said = "half" if share == "1/2" else f"{float(Fraction(share)):.0%}".replace("%", " %")
     what = what or f"{record['effect']} {limits_text(record)}"
     return f"supported if {what} in more than {said} of draws; contradicted if in fewer"
@@ -113,12 +142,17 @@ def sentence(record: Json) -> str:
         word += " for this problem"
     said = word[:1].upper() + word[1:] + (f" ({reason})" if reason else "")
     if record["waits"]:
-        return f"Not testable yet: {record['waits']}."
+        group = group_of(record)
+        return f"{group[:1].upper()}{group[1:]}: {record['waits']}."
+    if record["verdict"]["reason"] == "control failed":
+        return failed_words(record)
     if not seeds["counted"]:
         return f"{said}: no seed has been run."
     counts = f"{seeds['above']} of {seeds['counted']} draws"
     what = outcome(record) or f"{record['effect']} {limits_text(record)}"
-    said += f": {what} in {counts}; {_where(record)}."
+    said = "Before" if record["stale"] else said
+    bend = f"; the line bends {bend_words(record)}" if record["kind"] == "scaling" else ""
+    said += f": {what} in {counts}{bend}; {_where(record)}."
     if seeds["abstained"]:
         said += f" {seeds['abstained']} draws abstained."
     if record["bent"]:
@@ -126,14 +160,51 @@ def sentence(record: Json) -> str:
     return said
 
 
+def failed_words(record: Json) -> str:
+    """Why a claim whose control failed has no verdict."""
+    control = next(c for c in record["controls"] if c["passed"] is False)
+    above, below, seeds = control["above"], control["below"], control["seeds"]
+    said = f"{above} for, {below} against, {seeds - above - below} neither" + _wrong_way(control)
+    own = record["seeds"]["counted"]
+    then = f"{own} draws give none" if own else "seeds were not run"
+    return (
+        f"No verdict: the {control['sort']} control failed ({seeds} control draws: {said}), "
+        f"so the claim's own {then}."
+    )
+
+
+def stale_words(record: Json) -> str:
+    """What a replay gave, where it differs, and whether there was a verdict before."""
+    found, spread = record["stale"], books.spread_of(books.effects_of(record))
+    said = []
+    for name, was, now in zip(("first", "second"), found["was"], found["now"], strict=False):
+        if books.stale([books.effect_of(was)], [books.effect_of(now)], spread):
+            ends = (_replayed(record, one) for one in (now, was))
+            said.append("the {} seed gives {} (before: {})".format(name, *ends))
+    word = record["verdict"]["word"]
+    then = "there was no verdict" if word == "inconclusive" else f"the verdict was {word}"
+    code = f"code (that of {found['date']}) "
+    return f"With today's {code}{' and '.join(said)}, so these results no longer count; {then}."
+
+
+def _replayed(record: Json, stored: Sequence[Any]) -> str:
+    """An effect with enough digits to tell it from another."""
+    if stored[0] is None:
+        return "nothing: it abstains"
+    ends = dict.fromkeys(f"{end:#.4g}" for end in turned(record, stored[:2]))
+    bend = f", bend {' to '.join(dict.fromkeys(f'{b:#.4g}' for b in stored[2:]))}"
+    return " to ".join(ends) + (bend if stored[2:] else "")
+
+
 def _where(record: Json) -> str:
     """Where the median lies, or the share of draws if the statement is about another share."""
     if not about_median(record) and (share := _share(record)):
         seeds = record["seeds"]
-        return f"{seeds['above'] / seeds['counted']:.1%} of draws, 95 % sequence {share}"
+        said = f"{seeds['above'] / seeds['counted']:.1%} of draws"
+        return f"{said}; 95 % interval for the share, {VALID}: {share}"
     middle, _, ends = median_text(record).partition(" [")
     low, high = ends.rstrip("]").split(", ")
-    return f"median {middle}, 95 % sequence {low} to {high}"
+    return f"median {middle}; 95 % interval for the median, {VALID}: {low} to {high}"
 
 
 def replica_words(record: Json) -> str:
@@ -141,10 +212,11 @@ def replica_words(record: Json) -> str:
     if not (found := record.get("replica")):
         return ""
     said = "not decided yet" if found["word"] == "undecided" else f"{found['word']} by itself"
+    needed = record["e"]["threshold"]
     return (
         f"Repeated on disjoint seeds: {said} ({found['above']} of {found['counted']} draws for, "
-        f"{found['below']} against; E {e_text(found['e']['for'])} for, "
-        f"{e_text(found['e']['against'])} against)."
+        f"{found['below']} against; E for {e_text(found['e']['for'])}, "
+        f"E against {e_text(found['e']['against'])}; a verdict needs {needed:,.0f})."
     )
 
 
@@ -164,11 +236,29 @@ def bend_words(record: Json) -> str:
     return f"by less than {number(margin)} in {straight} of {len(bends)} draws"
 
 
-def support_words(record: Json) -> str:
-    """How a supported statement about all draws must be read."""
-    if record["quantifier"]["share"] == "all":
-        return "Said of all draws; a test can support it only for nearly all (9 of 10)."
-    return ""
+def about_words(record: Json) -> str:
+    """Which draws the verdict is about."""
+    share = record["quantifier"]["share"]
+    if share == "all":
+        return (
+            "The verdict is about all draws; a test can support it only for nearly all (9 of 10)."
+        )
+    if about_median(record):
+        return "The verdict is about the median draw."
+    said = "half" if share == "1/2" else f"{float(Fraction(share)):.0%}".replace("%", " %")
+    return f"The verdict is about a share of draws: more than {said}."
+
+
+def abstained_words(record: Json) -> str:
+    """How many draws abstained and why."""
+    if not (count := record["seeds"]["abstained"]):
+        return ""
+    tied = sum(row[0] is not None and abstains(record, *row[:2]) for row in record["effects"])
+    reasons = {f"the premise fails ({record['premise']})": count - tied,
+               "the effect is exactly at the limit": tied}  # fmt: skip
+    why = [(f"{n} because " if n < count else "because ") + k for k, n in reasons.items() if n]
+    draws = "draw" if count == 1 else "draws"
+    return f"{count} {draws} abstained, {', '.join(why)}; the verdict is about the others."
 
 
 def story(record: Json) -> list[str]:
@@ -184,10 +274,11 @@ def story(record: Json) -> list[str]:
         f"Effect: {escape(effect_text(record))}; {escape(median_text(record))} (median, 95 %).",
         f"Why these limits: {escape(record['why'])}.",
         f"E-values: {e_text(record['e']['for_max'])} for, "
-        f"{e_text(record['e']['against_max'])} against (the ledger asks for 10240 at first).",
+        f"{e_text(record['e']['against_max'])} against; a verdict needs "
+        f"{record['e']['threshold']:,.0f} (a little less once other claims are decided).",
     ]
     lines += [f"Control, {c['sort']}: {_control(c)}." for c in record["controls"]]
-    lines += [words for words in (support_words(record), replica_words(record)) if words]
+    lines += [words for words in (about_words(record), replica_words(record)) if words]
     return lines
 
 
@@ -195,8 +286,17 @@ def _control(control: Json) -> str:
     state = {True: "passed", False: "failed", None: "not finished"}[control["passed"]]
     if not control["seeds"]:
         return "not run"
-    counts = f"{control['above']} for and {control['below']} against"
-    return f"{state}: {counts} in {control['seeds']} draws (E {e_text(control['e'])})"
+    counts = f"{control['above']} for and {control['below']} against in {control['seeds']} draws"
+    which = {"negative": "E against ", "positive": "E for "}.get(control["sort"], "the larger E ")
+    e = which + of_needed(control["e"], CONTROL_THRESHOLD, "a control")
+    return f"{state}: {counts} ({e}){_wrong_way(control)}"
+
+
+def _wrong_way(control: Json) -> str:
+    """What a failed negative control shows if it comes out as the claim would."""
+    failed = control["sort"] == "negative" and control["passed"] is False
+    wrong = failed and control["above"] > control["below"]
+    return "; it came out for the claim where it should not" if wrong else ""
 
 
 def told(other: Check | Existence) -> list[str]:
@@ -215,17 +315,22 @@ def told(other: Check | Existence) -> list[str]:
 # ------------------------------------------------------------------------------------ Markdown
 
 
+HOW = "[How](evidence.md)."
 LEAD = (
-    "The chance that any verdict below is wrong by the luck of the draw is at most 5 %, however "
-    "long we ran and although claims share runs; [how](evidence.md). It does not cover bugs or the "
-    "choice of setting, for which there are controls, replays and the setting on each claim's page."
+    "*Supported* means: at the stated size and setting more than half of random draws lie beyond "
+    "a limit that was fixed beforehand. It does not mean a large effect, all draws, or other "
+    "sizes. The chance that any *supported* or *contradicted* below is wrong in this sense by the "
+    "luck of the draw is at most 5 %, however long we ran and although claims share runs. A badly "
+    "chosen setting, limit or step is not covered; controls and replays find some mistakes, not "
+    "all."
 )
 
 
-def counts(records: Iterable[Json]) -> dict[str, int]:
+def counts(records: Iterable[Json], word: Callable[[Json], str] = word_of) -> dict[str, int]:
     """How many claims have which word, in a fixed order."""
-    words = [word_of(record) for record in records]
-    return {group: words.count(group) for group in GROUPS if group in words}
+    ordered = sorted(records, key=lambda r: (GROUPS.index(word_of(r)), word(r)))
+    words = [word(record) for record in ordered]
+    return {found: words.count(found) for found in dict.fromkeys(words)}
 
 
 def counts_text(records: Sequence[Json]) -> str:
@@ -234,18 +339,53 @@ def counts_text(records: Sequence[Json]) -> str:
     reasons = [reason_of(record) for record in current]
     why = ", ".join(f"{reasons.count(r)} {r}" for r in sorted({*reasons} - {""}))
     parts = [
-        f"{count} {group}" + (f" ({why})" if group == "inconclusive" else "")
-        for group, count in counts(current).items()
+        f"{count} {word}" + (f" ({why})" if word == "inconclusive" else "")
+        for word, count in counts(current, badge_of).items()
     ]
-    old = len(records) - len(current)
-    more = f" Besides, {old} superseded version{'s' if old > 1 else ''}." if old else ""
-    return f"{len(current)} claims: {', '.join(parts)}.{more}"
+    return f"{len(current)} claims: {', '.join(parts)}.{_besides(len(records) - len(current))}"
+
+
+def _besides(old: int) -> str:
+    return f" Besides, {old} superseded version{'s' if old > 1 else ''}." if old else ""
+
+
+def heading(records: Sequence[Json]) -> str:
+    """How many claims a paper has; versions that were replaced are counted apart."""
+    old = sum(record["status"] == "superseded" for record in records)
+    count = len(records) - old
+    said = f"{count} claim{'' if count == 1 else 's'}"
+    return said + (f", {old} superseded version{'s' if old > 1 else ''}" if old else "")
+
+
+CRIPPLED = re.compile(
+    r"(favoured|other) side('s step shrinks| has a step| has no time| does not train| trains its)"
+    r"|learns shuffled classes"
+)
+"""Why a control keeps one side from training."""
+ONE_SIDE = (
+    "The negative control cripples one side: it shows that a loss would be seen, not that the "
+    "effect has the stated cause."
+)
+
+
+def _stopped(record: Json) -> list[str]:
+    """Why there are no more draws."""
+    reason, run = reason_of(record), record["seeds"]["counted"]
+    if reason == "set aside":
+        most = record["registration"]["max_seeds"]
+        return [f"Stopped after {run} of {most} registered seeds: no decision was in sight."]
+    if reason == "control failed":
+        return ["A control failed: the experiment does not tell what it should, so it stopped."]
+    return []
 
 
 def doubts(record: Json) -> list[str]:
     """What a careful reader should doubt, as far as the record tells."""
-    found, word = [], word_of(record)
-    sorts = {control["sort"] for control in record["controls"]}
+    word, sorts = word_of(record), {control["sort"] for control in record["controls"]}
+    found = _stopped(record)
+    if word == "supported" and sorts == {"negative"}:
+        crippling = all(CRIPPLED.search(control["why"]) for control in record["controls"])
+        found.append(ONE_SIDE if crippling else "There is no positive control.")
     if record["verdict"]["word"] == "contradicted" and "positive" not in sorts:
         found.append(
             "There is no positive control: the negative one shows that the experiment can come out "
@@ -258,8 +398,8 @@ def doubts(record: Json) -> list[str]:
             f"In {record['seeds']['unknown']} of {record['seeds']['counted']} draws the effect is "
             "between the limits or known too roughly, and counts for neither side."
         )
-    if record["seeds"]["abstained"]:
-        found.append(f"The verdict is about draws that meet the premise: {record['premise']}.")
+    if said := abstained_words(record):
+        found.append(said)
     if word in ("supported", "contradicted") and not record.get("replica"):
         found.append("It has not been repeated on disjoint seeds.")
     if record["same_runs"]:
@@ -275,7 +415,8 @@ def doubts(record: Json) -> list[str]:
 
 def markdown(records: Sequence[Json], others: Sequence[Any]) -> str:
     """The ledger as a short table."""
-    lines = ["# The ledger", "", "Written by `shoal claims --markdown`; do not edit.", "", LEAD, ""]
+    lines = ["# The ledger", "", "Written by `shoal claims --markdown`; do not edit.", "",
+             f"{LEAD} {HOW}", ""]  # fmt: skip
     lines += [counts_text(records), ""]
     papers = dict.fromkeys(r["claim"].partition(".")[0] for r in records)
     for paper in papers:
@@ -284,7 +425,7 @@ def markdown(records: Sequence[Json], others: Sequence[Any]) -> str:
                   "| --- | --- | --- | --- |"]  # fmt: skip
         for r in sorted(mine, key=lambda r: GROUPS.index(word_of(r))):
             reason = reason_of(r)
-            verdict = f"**{word_of(r)}**" + (f" ({reason})" if reason else "")
+            verdict = f"**{badge_of(r)}**" + (f" ({reason})" if reason else "")
             claim = f"{r['statement']} (`{r['claim']}`; {r['provenance']})"
             draws = f"{r['seeds']['above']} of {r['seeds']['counted']}"
             cells = (claim, verdict, draws, f"{median_text(r)}, {effect_text(r)}")
@@ -300,34 +441,93 @@ def markdown(records: Sequence[Json], others: Sequence[Any]) -> str:
 # ---------------------------------------------------------------------------------------- pages
 
 
+ONE_STEP = ("_equal_step", "_at_one_step", "_at_common_step")
+OWN_STEPS = ("_at_own_steps", "_at_own_step", "_own_step", "_tuned")
+"""How names of one statement end, at one step for all sides and at each side's own."""
+
+
+def stem_of(key: str) -> tuple[str, bool] | None:
+    """The statement that a claim shares with its sister, and whether each side has its own step.
+
+    >>> stem_of("a.width_own_step"), stem_of("a.width_equal_step"), stem_of("a.width")
+    (('a.width', True), ('a.width', False), None)
+    """
+    for end in (*ONE_STEP, *OWN_STEPS):
+        if key.endswith(end):
+            return key.removesuffix(end), end in OWN_STEPS
+    return None
+
+
+def sisters(records: Sequence[Json]) -> dict[str, Json]:
+    """By the name of a claim, the newest version of the same statement with the other steps."""
+    current = [record for record in records if record["status"] != "superseded"]
+    by_stem = {stem: r for r in current if (stem := stem_of(r["claim"]))}
+    found = {}
+    for stem, own in by_stem:
+        if other := by_stem.get((stem, not own)):
+            found[by_stem[stem, own]["claim"]] = other
+    return found
+
+
+def sister_words(sister: Json) -> str:
+    """What came out with the other steps: the verdict, and the median if the claim is about it."""
+    stem = stem_of(sister["claim"])
+    where = "At each side's own step" if stem and stem[1] else "At one step for all sides"
+    group, word = group_of(sister), badge_of(sister)
+    said = f"{where}: {word}" + (f" ({group})" if group != word else "")
+    if about_median(sister) and sister["median"] is not None:
+        said += f", median {median_text(sister).partition(' [')[0]}"
+    return said
+
+
 def write_pages(
     out: Path, records: Sequence[Json], others: Sequence[Any], write: Callable[[Path, bytes], None]
 ) -> None:
     """An index, and a page for every claim and version."""
-    shown = [_view(record) for record in records]
-    lead = LEAD.replace("; [how](evidence.md)", "")
+    shown = [_view(record, sisters(records)) for record in records]
     made = page.environment()
     template, shared = made.get_template("claim.html.j2"), page.shell(page.script())
     for view in shown:
         write(out / view["file"], template.render(claim=view, **shared).encode())
-    found = counts(records)
+    found = counts(records, badge_of)
     papers = dict.fromkeys(view["paper"] for view in shown)
     by_paper = {p: [v for v in shown if v["paper"] == p] for p in papers}
     rows = tuple(
-        (paper, *(str(sum(v["word"] == group for v in mine)) for group in found))
+        (paper, *(str(sum(v["word"] == word for v in mine)) for word in found))
         for paper, mine in by_paper.items()
     )
+    groups = counts(records, group_of)
     index = made.get_template("ledger.html.j2").render(
-        papers=by_paper, counts=found, groups=[group.replace(" ", "-") for group in GROUPS],
-        total=counts_text(records), summary=("", ("paper", *found), rows), lead=lead,
+        papers={p: (heading(mine), mine) for p, mine in by_paper.items()}, counts=found,
+        groups=[(_mark(group), _filter_name(records, group), n) for group, n in groups.items()],
+        total=counts_text(records), summary=("", ("paper", *found), rows), lead=LEAD.split("*"),
         against=[view for view in shown if view["word"] == "contradicted"],
         others=[(o.statement, other_words(o)) for o in others], **page.shell(),
     )  # fmt: skip
     write(out / "index.html", index.encode())
 
 
-def _view(record: Json) -> Json:
+def _mark(words: str) -> str:
+    return words.replace(" ", "-")
+
+
+def _filter_name(records: Iterable[Json], group: str) -> str:
+    """What a group is called where one chooses what to see: with the verdict's word if it has one.
+
+    >>> _filter_name([], "supported")
+    'supported'
+    """
+    open_ = any(reason_of(record) == group for record in records)
+    return f"inconclusive: {group}" if open_ else group
+
+
+def _file(record: Json) -> str:
+    return f"{record['claim']}.v{record['version']}.html"
+
+
+def _view(record: Json, others: dict[str, Json]) -> Json:
     """A record with the words of its page."""
+    sister = others.get(record["claim"])
     design = record["setting"].items()
     hidden = ("setting", "reduce", "premise")  # said in words elsewhere
     settings = [
@@ -341,8 +541,8 @@ def _view(record: Json) -> Json:
     head = ("sort", "what is changed", "why", "result")
     return record | {
         "paper": record["claim"].partition(".")[0],
-        "file": f"{record['claim']}.v{record['version']}.html",
-        "word": word_of(record), "mark": word_of(record).replace(" ", "-"),
+        "file": _file(record), "word": badge_of(record), "mark": _mark(group_of(record)),
+        "sister": sister and (sister_words(sister), sister["claim"], _file(sister)),
         "sentence": sentence(record), "median_text": median_text(record),
         "limits_text": limits_text(record), "settings": settings,
         "control_table": ("", head, controls),
@@ -351,7 +551,9 @@ def _view(record: Json) -> Json:
         "doubts": doubts(record), "about_median": about_median(record),
         "bend_words": bend_words(record),
         "why": _sentence(record["why"]), "plots": claim_plots(record), "strip": strip(record),
-        "support_words": support_words(record), "repeat": repeat,
+        "about_words": about_words(record), "repeat": repeat, "of_needed": of_needed,
+        "stale_words": stale_words(record) if record["stale"] else "",
+        "abstained_words": abstained_words(record),
         "share_text": _share(record), "number": number, "e_text": e_text,
         "replica_words": replica_words(record),
         "median_of_all": _median_of_all(record), "rule_words": rule_text(record),
