@@ -564,7 +564,7 @@ def test_a_stale_page_says_which_seed_changed_and_what_was_known_before():
     assert "first" not in said
     assert "[" not in said
     assert f"the second seed gives {now[1][0]:#.4g} (before: {was[1][0]:#.4g})" in said
-    assert said.endswith("these results no longer count; there was no verdict.")
+    assert said.endswith("these results no longer count; it was not decided then.")
     assert pages.sentence(record).startswith("Before: heads is above 0 in 12 of 12 draws")
 
 
@@ -655,3 +655,13 @@ def test_a_limit_of_zero_has_no_sign():
     (record,) = ledger.records([entry_of(claim_of(test=below(0.0, "gain")))])
     assert "below 0; contradicted" in pages.rule_text(record)
     assert pages.limits_text(record) == "is below 0"
+
+
+def test_an_e_value_stands_beside_the_one_that_is_needed():
+    (record,) = ledger.records([passed(entry_of(claim_of(), count=17))])
+    assert pages.largest_words(record, "for") == "14,564; a verdict needs 10,240"
+    assert pages.largest_words(record, "against") == "0.5 of the 10,240 that a verdict needs"
+    later = record | {"e": record["e"] | {"for_max": 8604.0}}
+    assert pages.largest_words(later, "for").startswith("8,604, enough once other claims")
+    shown = pages.story(record)
+    assert any("E against 56.8; a control needs 20" in line for line in shown)

@@ -112,6 +112,15 @@ def of_needed(e: float, needed: float, what: str = "a verdict") -> str:
     return few if e < needed else f"{e_text(e)}; {what} needs {asked}"
 
 
+def largest_words(record: Json, side: str) -> str:
+    """The largest e-value of a side beside the one that a verdict needs."""
+    e, needed = record["e"][f"{side}_max"], record["e"]["threshold"]
+    word = {"for": "supported", "against": "contradicted"}[side]
+    if e < needed and record["verdict"]["word"] == word:
+        return f"{e_text(e)}, enough once other claims are decided (the first needs {needed:,.0f})"
+    return of_needed(e, needed)
+
+
 def effect_text(record: Json) -> str:
     """What the effect is, without the comma that leads on to a verb."""
     return record["effect"].rstrip(",")
@@ -182,7 +191,7 @@ def stale_words(record: Json) -> str:
             ends = (_replayed(record, one) for one in (now, was))
             said.append("the {} seed gives {} (before: {})".format(name, *ends))
     word = record["verdict"]["word"]
-    then = "there was no verdict" if word == "inconclusive" else f"the verdict was {word}"
+    then = "it was not decided then" if word == "inconclusive" else f"the verdict was {word}"
     code = f"code (that of {found['date']}) "
     return f"With today's {code}{' and '.join(said)}, so these results no longer count; {then}."
 
@@ -462,11 +471,11 @@ def sisters(records: Sequence[Json]) -> dict[str, Json]:
     """By the name of a claim, the newest version of the same statement with the other steps."""
     current = [record for record in records if record["status"] != "superseded"]
     by_stem = {stem: r for r in current if (stem := stem_of(r["claim"]))}
-    found = {}
-    for stem, own in by_stem:
-        if other := by_stem.get((stem, not own)):
-            found[by_stem[stem, own]["claim"]] = other
-    return found
+    return {
+        mine["claim"]: by_stem[name, not own]
+        for (name, own), mine in by_stem.items()
+        if (name, not own) in by_stem
+    }
 
 
 def sister_words(sister: Json) -> str:
@@ -551,7 +560,8 @@ def _view(record: Json, others: dict[str, Json]) -> Json:
         "doubts": doubts(record), "about_median": about_median(record),
         "bend_words": bend_words(record),
         "why": _sentence(record["why"]), "plots": claim_plots(record), "strip": strip(record),
-        "about_words": about_words(record), "repeat": repeat, "of_needed": of_needed,
+        "about_words": about_words(record), "repeat": repeat,
+        "largest": {side: largest_words(record, side) for side in ("for", "against")},
         "stale_words": stale_words(record) if record["stale"] else "",
         "abstained_words": abstained_words(record),
         "share_text": _share(record), "number": number, "e_text": e_text,
