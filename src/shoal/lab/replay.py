@@ -256,7 +256,7 @@ def _recorded_probes(run: "Run", known: Iterable[str]) -> dict[str, str]:
 
 
 def _blank(values: np.ndarray) -> np.ndarray:
-    """Records of all seeds that hold nothing but NaN, or only a truth value, which tells nothing."""
+    """Records of all seeds that hold nothing but NaN; a truth value alone tells nothing."""
     if values.dtype.kind != "f":
         return np.full(values.shape[1], values.dtype == bool)
     return np.isnan(values).all(axis=tuple(k for k in range(values.ndim) if k != 1))

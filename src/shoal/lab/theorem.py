@@ -161,8 +161,8 @@ def require_covered(setup: Setup, theorem: Theorem) -> None:
     setting = setup.setting
     if not theorem.covers(setting):
         asked = getattr(theorem.covers, "args", ({},))[0]  # a paper may ask for values by name
-        wanted = {k: v for k, v in asked.items() if getattr(setting, k, None) != v}
-        said = ", ".join(f"{k}={v} (here {getattr(setting, k, None)})" for k, v in wanted.items())
+        unmet = {k: v for k, v in asked.items() if getattr(setting, k, None) != v}
+        said = ", ".join(f"{k}={v} (here {getattr(setting, k, None)})" for k, v in unmet.items())
         more = f": it asks for {said}." if said else "."
         raise InputError(f"{theorem.key} does not cover this model{more}")
     if theorem.facts is not None and (not setup.has_samples or setup.squares_weight is None):
@@ -212,7 +212,7 @@ def certify(run: "Run", theorem: Any) -> Certificates:
 def _is_recorded(run: "Run", name: str, columns: Mapping[str, Any]) -> bool:
     """Whether a probe is there: as a column of its name, or as one for each of its parts."""
     parts = [f"{name}_{part}" for part in run.parts.get(name, ())]
-    return name in columns or bool(parts) and all(part in columns for part in parts)
+    return name in columns or (bool(parts) and all(part in columns for part in parts))
 
 
 def _recorded_throughout(run: "Run") -> dict[str, Any]:

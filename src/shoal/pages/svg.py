@@ -21,7 +21,7 @@ from shoal.pages.words import pieces, words
 WIDE, HIGH, RIGHT, TOP, FOOT = 440, 250, 14, 24, 38
 FEW = 12  # a curve of at most so many points shows them
 MOST_POINTS = 200  # more points than pixels help nobody
-LONG = 60  # letters of a name that fit above a chart
+LONG = 52  # letters of a name that fit above a chart
 SHADES = 6  # colours and dashes of the style sheet
 
 Range = tuple[float, float]
@@ -337,7 +337,7 @@ def _solid(panel: Panel) -> str:
 
 # --------------------------------------------------------------------------------------- gauges
 
-ROW, NEXT, LONG, REACH = 40, 17, 52, 1000.0  # a bar shows ratios from 1 / REACH to REACH
+ROW, NEXT, REACH = 40, 17, 1000.0  # a bar shows ratios from 1 / REACH to REACH
 BAR_END = 255.0
 
 

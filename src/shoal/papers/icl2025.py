@@ -165,7 +165,7 @@ class InContext(sh.Setting):
         E, off = setup.problem.axes[2], 1 - jnp.eye(self.dim)
 
         def imbalance(p):
-            apart = None if "U" in p else p["v"] ** 2 - jnp.sum(p["K"] ** 2, axis=(1, 2))
+            apart: Any = None if "U" in p else p["v"] ** 2 - jnp.sum(p["K"] ** 2, axis=(1, 2))
             return products.imbalance(p["v"], p["U"]) if "U" in p else jnp.max(jnp.abs(apart))
 
         return {"A": lambda p: E.T @ self.total(p) @ E, "imbalance": imbalance,
