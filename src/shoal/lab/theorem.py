@@ -160,9 +160,8 @@ def require_covered(setup: Setup, theorem: Theorem) -> None:
     """Refuse a theorem about another kind of model or another training rule."""
     setting = setup.setting
     if not theorem.covers(setting):
-        asked: dict[str, Any] = getattr(theorem.covers, "args", ({},))[
-            0
-        ]  # a paper may ask for values by name
+        asked: dict[str, Any]
+        (asked, *_) = getattr(theorem.covers, "args", ({},))  # a paper may ask for values by name
         unmet = {k: v for k, v in asked.items() if getattr(setting, k, None) != v}
         said = ", ".join(f"{k}={v} (here {getattr(setting, k, None)})" for k, v in unmet.items())
         more = f": it asks for {said}." if said else "."

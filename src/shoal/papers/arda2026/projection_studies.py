@@ -82,12 +82,13 @@ claim(
     "projection_beats_decay",
     "At equal largest movement of a head, projection reaches a lower loss than decay to the start.",
     decay_or_projection, above(0.0, "orders by which the loss under decay is higher"),
-    {"radius": 0.25},
+    {"radius": 0.1},
     {"radius": 0.5, "movement": 0.5, "sizes": {"steps": 1000, "samples": 60, "width": 64},
-     "grid": tuple(np.geomspace(0.003, 0.3, 9).round(5).tolist())},
-    source=OURS, seconds=4.0,
+     "grid": tuple(np.geomspace(0.1, 1.0, 11).round(5).tolist())},
+    source=OURS, seconds=4.0, version=2,
+    changed="the decays of version 1 end at 0.3, which allows more movement than 0.5",
     setting="Gaussian labels, radius 0.5, 1000 steps of 0.5; the loss under decay is enclosed by "
-    "those of two neighbouring decays", control_why="the projected side has half the radius",
+    "those of two neighbouring decays", control_why="the projected side has a fifth of the radius",
 )  # fmt: skip
 claim(
     "loss_has_a_knee_at_the_teacher_s_norm",
