@@ -59,11 +59,18 @@ def start(folder, address, widths="4, 6", environment=None):
     )  # fmt: skip
 
 
-def test_a_wrong_address_leaves_nothing_behind(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("nonsense://x", "expected an address such as"),
+        ("nonsense://x:1", "no Dask scheduler answers"),
+    ],
+)
+def test_a_wrong_address_leaves_nothing_behind(address, said, tmp_path, capsys):
     (tmp_path / "s.toml").write_text(SWEEP.format(widths="4"))
     words = ["sweep", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]
-    assert main([*words, "--scheduler", "nonsense://x"]) == 2
-    assert "no Dask scheduler answers" in capsys.readouterr().err
+    assert main([*words, "--scheduler", address]) == 2
+    assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

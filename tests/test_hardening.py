@@ -727,3 +727,29 @@ def test_the_default_step_counts_what_eigenvalues_take():
     start = in_float64(abstract_setup)(setting.replace(num_samples=1000, num_tokens=2), None)
     pairs_of_tokens = 8 * 2000**2
     assert memory.in_float64(memory.default_step_bytes)(start) == 3 * pairs_of_tokens
+
+
+@pytest.mark.parametrize("content", ['"text"', '{"setting": 3}', '{"setting": {"arguments": [1]}}'])
+def test_a_run_of_an_own_model_whose_description_is_no_object_is_refused(content, tmp_path, capsys):
+    (tmp_path / "m.py").write_text(
+        "import numpy as np, shoal as sh\n"
+        "def model():\n"
+        "    return sh.setup(lambda w, x: x @ w, np.ones(2), np.eye(2), np.ones(2))\n"
+    )
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "run.json").write_text(content)
+    assert main(["report", str(tmp_path / "r"), "--paper", f"{tmp_path}/m.py:model"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_an_address_without_a_port_is_refused_before_a_client_is_made(capsys, tmp_path):
+    pytest.importorskip("distributed")
+    words = ["kernel", "wu2023", "--out", str(tmp_path / "k"), "--scheduler", "3"]
+    assert main(words) == 2
+    assert "--scheduler 3: expected an address such as tcp://node1:8786" in capsys.readouterr().err
+
+
+def test_arrays_that_data_are_made_from_count(capsys):
+    words = ["train", "arda2026", "--set", "num_samples=3", "--set", "anchor_tokens=2147483648"]
+    assert main([*words, "--steps", "2"]) == 2
+    assert "making data and weights would take" in capsys.readouterr().err

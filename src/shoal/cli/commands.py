@@ -218,8 +218,10 @@ def own_setup_of(target: str, folder: Path) -> Setup | None:
     source = target_of(target) if target else None
     if source is None or isinstance(source, Paper):
         return None
-    setting = disk.read_json(folder / "run.json").get("setting", {})
-    return source.setup(dict(setting.get("arguments", {})), precision="float64")
+    given: Any = disk.read_json(folder / "run.json")
+    for name in ("setting", "arguments"):  # a forged file is refused when the run is loaded
+        given = given.get(name) if isinstance(given, dict) else None
+    return source.setup(given if isinstance(given, dict) else {}, precision="float64")
 
 
 # --------------------------------------------------------------------------- papers and their data

@@ -32,12 +32,14 @@ def refuse_giants(setting: Any, num_seeds: int, problem: Any = None) -> None:
     shared = 8 * records + 8 * 4 * weights * num_seeds
     require_room(shared, "weights and records")
     if not setting.reads_files() and _sizes(setting) * num_seeds > SMALL:
-        from shoal.lab.setup import abstract_setup
+        from shoal.lab.setup import abstract_setup, one_start
 
         start = abstract_setup(setting, problem)
         refuse_giant_steps(start, shared)
         if setting.step_size is None and isinstance(setting.method, str):
             require_room(shared + default_step_bytes(start), "the default step (set step_size)")
+        made = jax.make_jaxpr(lambda: jax.tree.leaves(one_start(setting, problem)))()
+        require_room(shared + max(made_arrays(made), default=0.0), "making data and weights")
 
 
 @in_float64
@@ -73,7 +75,7 @@ def _sizes(setting: Any) -> float:
 
 
 def _bytes(x: Any) -> float:
-    return float(np.prod(np.shape(x), dtype=float)) * np.dtype(x.dtype).itemsize
+    return float(np.prod(np.shape(x), dtype=float)) * x.dtype.itemsize
 
 
 def forward_bytes(start: Any) -> float:

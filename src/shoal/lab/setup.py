@@ -474,10 +474,10 @@ def _require_shapes(spec: Any, stored: Any, where: Any) -> None:
 
 def abstract_setup(setting: Any, given: Any = None) -> Setup:
     """One start of a setting with shapes in place of numbers: nothing is computed."""
+    return jax.eval_shape(lambda: one_start(setting, given))
 
-    def made() -> Setup:
-        problem, held_out = _data(setting) if given is None else (given, None)
-        params = setting.weights(key_of(0, WEIGHTS))
-        return Setup(setting, problem, params, (), held_out=held_out)
 
-    return jax.eval_shape(made)
+def one_start(setting: Any, given: Any = None) -> Setup:
+    """The start of seed 0, on the setting's data or on given ones."""
+    problem, held_out = _data(setting) if given is None else (given, None)
+    return Setup(setting, problem, setting.weights(key_of(0, WEIGHTS)), (), held_out=held_out)

@@ -66,8 +66,14 @@ def connected(address: str) -> Iterator[Any]:
     """A client of a scheduler all of whose workers have this version of shoal."""
     try:
         import distributed
+        from distributed.comm.addressing import parse_address, parse_host_port
     except ImportError:
         raise InputError("--scheduler needs Dask: pip install 'shoal[cluster]'.") from None
+    try:  # a client that was begun would try to close for as long as a busy machine lets it
+        parse_host_port(parse_address(address)[1])
+    except ValueError:
+        msg = f"--scheduler {address}: expected an address such as tcp://node1:8786."
+        raise InputError(msg) from None
     logging.getLogger("distributed").setLevel(
         logging.CRITICAL
     )  # what matters is said in a sentence
