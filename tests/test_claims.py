@@ -233,10 +233,21 @@ def test_one_negative_control_of_each_kind_is_decided_the_other_way(kind):
     assert passes(claim, 0)
 
 
+# its control comes out like the claim: the ledger says "control failed" and gives no verdict
+WITHOUT_CONTROL = ("arda2026.causal_loss_is_flat_along_the_window",)
+
+
+def controlled():
+    """Every claim whose controls can be run here; those that are known to fail must fail."""
+    for claim in MEASURED:
+        if not claim.waits and claim.seconds < 100:
+            known = pytest.mark.xfail(strict=True, raises=AssertionError)
+            marks = [known] if claim.key in WITHOUT_CONTROL else []
+            yield pytest.param(claim, id=claim.key, marks=marks)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "claim", [c for c in MEASURED if not c.waits and c.seconds < 100], ids=lambda c: c.key
-)
+@pytest.mark.parametrize("claim", list(controlled()))
 def test_every_control_passes(claim):
     for number in range(len(claim.controls)):
         assert passes(claim, number), claim.controls[number]
