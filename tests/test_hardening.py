@@ -641,8 +641,8 @@ KERNEL = ["kernel", "wu2023", "--set", "num_samples=6", "--set", "num_tokens=2",
 
 def test_a_kernel_without_a_cluster_leaves_nothing(tmp_path, capsys):
     out = tmp_path / "k"
-    assert main([*KERNEL, "--scheduler", "nonsense", "--out", str(out)]) == 2
-    assert "no Dask scheduler" in capsys.readouterr().err
+    assert main([*KERNEL, "--scheduler", "nonsense://x:1", "--out", str(out)]) == 2
+    assert "no Dask scheduler answers" in capsys.readouterr().err
     assert not out.exists()
 
 
